@@ -112,9 +112,8 @@ def test_one_natural_step_is_the_collapsed_engine_on_the_same_frozen_orbit(proce
     frozen = OrbitAverage(orbit).requires_grad_(False)
     likelihood.requires_grad_(False)
     targets = one_hot(torch.arange(ROWS) % 2, 2) if isinstance(likelihood, Dirichlet) else Y
-    trainer = StochasticTrainer(
-        process, frozen, likelihood, X, targets, Z, torch.Generator().manual_seed(0), batch_size=ROWS
-    )
+    model, rows = LatentModel(process, frozen, likelihood), Observations(Evaluation(), X, targets)
+    trainer = StochasticTrainer(model, rows, Z, torch.Generator().manual_seed(0), batch_size=ROWS)
     trainer.run(1)
     columns = project_rows(process, frozen, Z, X)
     shared = likelihood.shares_curvature
@@ -124,9 +123,7 @@ def test_one_natural_step_is_the_collapsed_engine_on_the_same_frozen_orbit(proce
     held = HeldRows.of_quadratic(columns, terms, shared).bound(1.0).item()
     assert held == pytest.approx(bound, rel=1e-10)
     assert trainer.estimate(1).mean == pytest.approx(bound, rel=1e-9)
-    posterior = held_rows.condition(
-        LatentModel(process, frozen, likelihood), Observations(Evaluation(), X, targets), Z
-    ).posterior
+    posterior = held_rows.condition(model, rows, Z).posterior
     assert_same(SparsePosterior(process, Z, trainer.q), posterior, [frozen, Evaluation()], 1e-9)
     if isinstance(likelihood, Gaussian) and shared:
         found = hold_rows(process, frozen, Z, X, targets)

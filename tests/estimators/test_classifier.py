@@ -1,16 +1,11 @@
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 from sklearn.datasets import load_digits, load_wine, make_blobs
 from sklearn.metrics import log_loss
 from sklearn.model_selection import train_test_split
 
-import orbitwise
 from orbitwise import InvariantGPClassifier
+from tests.contracts.estimator_contract import assert_follows_scikit_learn
 
 # Few iterations or inducing variables are enough for what is tested here.
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -23,22 +18,9 @@ def digits():
     return X[order], y[order]
 
 
-CHECK = """
-from sklearn.utils.estimator_checks import check_estimator
-from orbitwise import InvariantGPClassifier
-results = check_estimator(InvariantGPClassifier({arguments}), on_skip=None)
-assert len(results) > 50, len(results)
-"""
-
-
-@pytest.mark.parametrize("arguments", ["", "inference='collapsed', max_iterations=5"])
-def test_follows_scikit_learn(arguments):
-    # A process of its own: there, as for users, the types of arguments are not checked before fit sees them.
-    path = str(Path(orbitwise.__file__).parents[1])
-    environment = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", CHECK.format(arguments=arguments)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+@pytest.mark.parametrize("settings", [{}, {"inference": "collapsed", "max_iterations": 5}])
+def test_follows_scikit_learn(settings):
+    assert_follows_scikit_learn(InvariantGPClassifier(**settings))
 
 
 @pytest.mark.parametrize("likelihood", ["one_hot", "stick_breaking", "dirichlet"])

@@ -285,5 +285,4 @@ def test_what_is_no_features_is_refused_by_name():
 
 @pytest.mark.slow
 def test_estimators_with_features_follow_scikit_learn():
-    extra = "max_iterations=2, features=__import__('sklearn.preprocessing').preprocessing.StandardScaler()"
-    assert_follows_scikit_learn("InvariantGPRegressor", extra)
+    assert_follows_scikit_learn(InvariantGPRegressor(max_iterations=2, features=StandardScaler()))

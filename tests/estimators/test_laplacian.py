@@ -1,10 +1,6 @@
 """LaplacianSVC against InvariantSVC with the differences of the same graph, and against fᵀLf by hand."""
 
-import os
-import subprocess
-import sys
 import warnings
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,34 +8,21 @@ import pytest
 import torch
 from sklearn.datasets import make_moons
 
-import orbitwise
 from orbitwise.estimators.laplacian import LaplacianSVC
 from orbitwise.estimators.svc import InvariantSVC
 from orbitwise.functionals import Difference, Evaluation
 from orbitwise.functionals.graphs import neighbour_graph
 from orbitwise.inference.optimise.cost import dense_cost
+from tests.contracts.estimator_contract import assert_follows_scikit_learn
 
 RNG = np.random.default_rng(0)
 X, MORE, NEW = RNG.normal(size=(16, 2)), RNG.normal(size=(20, 2)), RNG.normal(size=(15, 2))
 Y = np.where(X[:, 0] + 0.3 * RNG.normal(size=16) > 0, "up", "down")
 BOTH = torch.from_numpy(np.unique(np.r_[X, MORE], axis=0))
 
-CHECK = """
-from sklearn.utils.estimator_checks import check_estimator
-from orbitwise.estimators.laplacian import LaplacianSVC
-results = check_estimator(LaplacianSVC(), on_skip=None)
-assert len(results) > 50, len(results)
-"""
-
 
 def test_follows_scikit_learn():
-    # A process of its own: there, as for users, the types of arguments are not checked before fit sees them.
-    path = str(Path(orbitwise.__file__).parents[1])
-    environment = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", CHECK], env=environment, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    assert_follows_scikit_learn(LaplacianSVC())
 
 
 @pytest.mark.parametrize("weighting", ["heat", "binary"])

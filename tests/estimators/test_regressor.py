@@ -1,10 +1,6 @@
 """InvariantGPRegressor: scikit-learn's contract, units, and predictions beside scikit-learn's."""
 
-import os
 import pickle
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,7 +12,6 @@ from sklearn.exceptions import NotFittedError
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 
-import orbitwise
 from orbitwise import InvariantGPRegressor
 from orbitwise.functionals import (
     DirectionalDerivative,
@@ -24,6 +19,7 @@ from orbitwise.functionals import (
 )
 from orbitwise.orbits import SampledOrbit
 from orbitwise.transforms import Rotation
+from tests.contracts.estimator_contract import assert_follows_scikit_learn
 
 # Few iterations or inducing variables are enough for what is tested here.
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -37,29 +33,9 @@ def fixed_kernel(scale: float = 1.7, lengthscale: float = 0.9) -> ScaleKernel:
     return kernel
 
 
-CHECK = """
-from sklearn.utils.estimator_checks import check_estimator
-from orbitwise import InvariantGPRegressor
-results = check_estimator(InvariantGPRegressor({arguments}), on_skip=None)
-assert len(results) > 50, len(results)
-print(sum(result["status"] == "passed" for result in results))
-"""
-
-
-@pytest.mark.parametrize("arguments", ["", pytest.param("invariance='negation'", marks=pytest.mark.slow)])
-def test_scikit_learns_checks_pass(arguments):
-    # A process of its own: there, as for users, the types of arguments are not checked before fit sees them.
-    path = str(Path(orbitwise.__file__).parents[1])
-    environment = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", CHECK.format(arguments=arguments)],
-        capture_output=True,
-        text=True,
-        env=environment,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert int(done.stdout.split()[-1]) > 50
+@pytest.mark.parametrize("invariance", [None, pytest.param("negation", marks=pytest.mark.slow)])
+def test_follows_scikit_learn(invariance):
+    assert_follows_scikit_learn(InvariantGPRegressor(invariance=invariance))
 
 
 def test_what_is_not_fitted_cannot_predict(new):

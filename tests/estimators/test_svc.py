@@ -41,7 +41,7 @@ def moons(num_labels: int = 4) -> tuple[np.ndarray, ...]:
 
 
 def test_follows_scikit_learn():
-    assert_follows_scikit_learn("InvariantSVC")
+    assert_follows_scikit_learn(InvariantSVC())
 
 
 def process_of(width: float) -> Process:

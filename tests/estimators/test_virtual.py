@@ -24,7 +24,7 @@ MOVES = [("shift_x", 1.0), ("shift_y", -1.0), ("angle", 0.2)]
 
 
 def test_follows_scikit_learn():
-    assert_follows_scikit_learn("VirtualSVC")
+    assert_follows_scikit_learn(VirtualSVC())
 
 
 @pytest.fixture(scope="module")

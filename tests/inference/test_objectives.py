@@ -43,8 +43,7 @@ def test_a_collapsed_bound_is_below_the_evidence(problem):
 
 def test_a_stochastic_objective_repeats_its_draws(problem):
     model, rows, generator = problem
-    parts = (model.process, model.functional, model.likelihood, rows.x, rows.targets, rows.x[:4])
-    objective = StochasticBound(StochasticTrainer(*parts, generator, batch_size=4))
+    objective = StochasticBound(StochasticTrainer(model, rows, rows.x[:4], generator, batch_size=4))
     assert objective().item() == objective().item()
 
 

@@ -1,6 +1,7 @@
 """Stochastic training: what it reaches, its options, explosions, interruptions and bad input."""
 
 import warnings
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -10,8 +11,9 @@ from gpytorch.means import ConstantMean
 from gpytorch.priors import GammaPrior
 from torch import Tensor, nn
 
-from orbitwise.functionals import Evaluation, Functional, Gradient, OrbitAverage
+from orbitwise.functionals import Combination, Evaluation, Functional, Gradient, OrbitAverage
 from orbitwise.functionals.functional import Atoms
+from orbitwise.inference.model import LatentModel, Observations
 from orbitwise.inference.sparse.held_rows import hold_rows
 from orbitwise.inference.sparse.inducing import (
     EstimatedProcess,
@@ -45,6 +47,7 @@ RADIUS = X.norm(dim=1, keepdim=True)
 Y = (2 * RADIUS).sin() + 0.1 * seeded(ROWS, 1, seed=2)
 SIGNS = torch.where(Y > 0, 1.0, -1.0).double()
 FINITE = OrbitAverage(FiniteOrbit(turns(4)))
+HALF = Combination([Evaluation()], [0.5])
 
 
 def drawn(width: float = 0.5, num_samples: int = 8) -> OrbitAverage:
@@ -57,6 +60,7 @@ def make(
     functional: Functional | None = None,
     fixed: bool = False,
     process: Process | EstimatedProcess | None = None,
+    rows: Observations | None = None,
     **options,
 ) -> StochasticTrainer:
     process = Process(None, ScaleKernel(RBFKernel())).double() if process is None else process
@@ -67,7 +71,11 @@ def make(
     functional = drawn() if functional is None else functional
     options = {"batch_size": 16, **options}
     return StochasticTrainer(
-        process, functional, likelihood, X, targets, Z, torch.Generator().manual_seed(0), **options
+        LatentModel(process, functional, likelihood),
+        Observations(Evaluation(), X, targets) if rows is None else rows,
+        Z,
+        torch.Generator().manual_seed(0),
+        **options,
     )
 
 
@@ -76,7 +84,7 @@ def test_training_raises_the_bound_and_widens_the_orbit():
     assert not trainer.run(40, warm_up=10), "too few steps to tell"
     bounds = torch.tensor(trainer.history.bound)
     assert bounds[-10:].mean() > bounds[5:15].mean() + 3
-    orbit = trainer.functional.orbit
+    orbit = trainer.model.functional.orbit
     assert (orbit.upper - orbit.lower).item() > 1.2, "the function is invariant to rotations"
     assert trainer.history.back_offs == 0
     assert len(trainer.history.bound) == 40
@@ -84,10 +92,13 @@ def test_training_raises_the_bound_and_widens_the_orbit():
 
 def test_only_q_moves_during_the_warm_up():
     trainer = make()
-    before = [p.detach().clone() for p in (*trainer.process.parameters(), *trainer.functional.parameters())]
+    before = [
+        p.detach().clone()
+        for p in (*trainer.model.prior.parameters(), *trainer.model.functional.parameters())
+    ]
     prior = trainer.q.mean.clone()
     trainer.run(5, warm_up=5)
-    after = [*trainer.process.parameters(), *trainer.functional.parameters()]
+    after = [*trainer.model.prior.parameters(), *trainer.model.functional.parameters()]
     assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
     assert not torch.equal(trainer.q.mean, prior)
     trainer.run(1)
@@ -102,11 +113,11 @@ def test_one_full_natural_step_on_exact_rows_is_the_polished_optimum(with_mean):
     trainer = make(functional=FINITE, fixed=True, process=process, batch_size=ROWS)
     trainer.run(1)
     found = hold_rows(process, FINITE, Z, X, Y)
-    best = found.optimum(trainer.likelihood.noise)
+    best = found.optimum(trainer.model.likelihood.noise)
     torch.testing.assert_close(trainer.q.precision, best.precision)
     torch.testing.assert_close(trainer.q.mean, best.mean)
     bound = trainer.estimate(2)
-    assert bound.mean == pytest.approx(found.bound(trainer.likelihood.noise).item(), rel=1e-9)
+    assert bound.mean == pytest.approx(found.bound(trainer.model.likelihood.noise).item(), rel=1e-9)
     assert bound.standard_error == pytest.approx(0, abs=1e-9)
 
 
@@ -162,8 +173,8 @@ def test_natural_steps_of_general_likelihoods_find_a_stationary_q(likelihood, ta
         q.mean.copy_(trainer.q.mean)
         factor = torch.linalg.cholesky(torch.linalg.inv(trainer.q.precision))
         q.raw.copy_(factor.tril(-1) + torch.diag_embed(factor.diagonal(dim1=-1, dim2=-2).log()))
-    lower, rows = inducing_factor(trainer.process, Z), FINITE.atoms(X)
-    terms = bound_terms(trainer.process, likelihood, q, Z, lower, rows, targets.double())
+    lower, rows = inducing_factor(trainer.model.prior, Z), FINITE.atoms(X)
+    terms = bound_terms(trainer.model.prior, likelihood, q, Z, lower, rows, targets.double())
     gradients = torch.autograd.grad(terms.data - q.divergence(), list(q.parameters()))
     assert max(each.abs().max().item() for each in gradients) < 0.02
     assert trainer.history.bound[-1] > trainer.history.bound[0]
@@ -183,8 +194,8 @@ def test_large_counts_are_reached_without_overshooting():
     assert trainer.history.back_offs == 0
     for before, after in pairwise(trainer.history.bound):
         assert after > before - 1e-9 * abs(before), "where it has arrived, rounding is left"
-    rates = Poisson().predict(SparsePosterior(trainer.process, Z, trainer.q).moments(FINITE, X))
-    assert (rates.log() - trainer.targets.log()).mean().abs() < 1
+    rates = Poisson().predict(SparsePosterior(trainer.model.prior, Z, trainer.q).moments(FINITE, X))
+    assert (rates.log() - trainer.observations.targets.log()).mean().abs() < 1
 
 
 def test_recognition_learns_tilts_with_the_bound():
@@ -227,8 +238,8 @@ def test_adam_on_q_with_all_pairs_is_the_papers_procedure():
         reached, best = paper.estimate(10), natural.estimate(10)
     assert paper.history.bound[0] < best.mean - 30
     assert reached.mean > best.mean - 5
-    posterior = SparsePosterior(paper.process, Z, paper.q)
-    other = SparsePosterior(paper.process, Z, paper.q.natural())
+    posterior = SparsePosterior(paper.model.prior, Z, paper.q)
+    other = SparsePosterior(paper.model.prior, Z, paper.q.natural())
     mine, theirs = (each.moments(FINITE, X) for each in (posterior, other))
     torch.testing.assert_close(mine.mean, theirs.mean)
     torch.testing.assert_close(mine.variance, theirs.variance)
@@ -242,10 +253,13 @@ def test_inducing_variables_in_f():
     for each in (trainer, in_g):
         each.run(1)
     assert trainer.estimate(1).mean > in_g.estimate(1).mean, "f(z) tells more of f than g(z)"
-    posterior = SparsePosterior(trainer.process, trainer.inducing_rows(), trainer.q)
-    found = hold_rows(trainer.process, FINITE, trainer.inducing_rows(), X, Y)
+    posterior = SparsePosterior(trainer.model.prior, trainer.inducing_rows(), trainer.q)
+    found = hold_rows(trainer.model.prior, FINITE, trainer.inducing_rows(), X, Y)
     other = SparsePosterior(
-        trainer.process, FINITE.atoms(Z), found.optimum(trainer.likelihood.noise), found.projected.lower
+        trainer.model.prior,
+        FINITE.atoms(Z),
+        found.optimum(trainer.model.likelihood.noise),
+        found.projected.lower,
     )
     torch.testing.assert_close(posterior.moments(FINITE, X).mean, other.moments(FINITE, X).mean)
     with pytest.raises(ValueError, match="change with every draw"):
@@ -310,8 +324,8 @@ def test_an_explosion_is_taken_back_with_smaller_steps():
     trainer.run(30)
     assert 5 <= trainer.history.back_offs <= stochastic.MAX_BACK_OFFS
     assert len(trainer.history.reasons) == trainer.history.back_offs
-    found = hold_rows(trainer.process, FINITE, Z, X, Y)
-    best = found.bound(trainer.likelihood.noise).item()
+    found = hold_rows(trainer.model.prior, FINITE, Z, X, Y)
+    best = found.bound(trainer.model.likelihood.noise).item()
     assert trainer.estimate(1).mean == pytest.approx(best, abs=0.1), "in the end it arrives"
 
 
@@ -346,7 +360,8 @@ def test_one_that_keeps_exploding_stops_at_the_best_state():
 
 def test_an_error_that_no_step_made_is_raised_at_once():
     trainer = make(functional=FINITE)
-    trainer.targets = trainer.targets[:, [0, 0]]
+    given = trainer.observations
+    trainer.observations = replace(given, targets=given.targets[:, [0, 0]])
     with pytest.raises(Exception, match=r"(?i)size|shape|type-check"):
         trainer.run(3)
     assert trainer.history.back_offs == 0
@@ -362,9 +377,9 @@ def test_an_interruption_keeps_what_was_learned_and_training_goes_on():
     assert not trainer.run(50, callback=interrupt)
     assert trainer.history.interrupted
     assert len(trainer.history.bound) == 7
-    learned = [p.detach().clone() for p in trainer.process.parameters()]
-    assert SparsePosterior(trainer.process, Z, trainer.q).moments(FINITE, X).mean.isfinite().all()
-    assert all(torch.equal(a, b) for a, b in zip(learned, trainer.process.parameters(), strict=True))
+    learned = [p.detach().clone() for p in trainer.model.prior.parameters()]
+    assert SparsePosterior(trainer.model.prior, Z, trainer.q).moments(FINITE, X).mean.isfinite().all()
+    assert all(torch.equal(a, b) for a, b in zip(learned, trainer.model.prior.parameters(), strict=True))
     trainer.run(3)
     assert not trainer.history.interrupted
 
@@ -469,15 +484,33 @@ def test_bad_data_are_refused():
         make(functional=Gradient())
     with unchecked(), pytest.raises(ValueError, match="'halves' or 'all_pairs'"):
         make(method="thirds")
+    with pytest.raises(ValueError, match="one weight per row"):
+        make(rows=Observations(Evaluation(), X, Y, torch.ones_like(Y)))
+    with pytest.raises(ValueError, match="do not merge rows"):
+        make(rows=Observations(Evaluation(), X, Y, torch.full_like(Y[:, 0], 2.0), torch.ones_like(Y)))
+
+
+def test_observations_of_another_functional_are_steps_on_the_functional_of_both():
+    trainers = [
+        make(functional=FINITE, rows=Observations(HALF, X, Y), fixed=True),
+        make(functional=HALF @ FINITE, fixed=True),
+    ]
+    for trainer in trainers:
+        trainer.run(3)
+    assert trainers[0].history.bound == trainers[1].history.bound
+    plain = make(functional=FINITE, fixed=True)
+    plain.run(3)
+    assert plain.history.bound != trainers[0].history.bound
 
 
 def test_single_precision_inputs_train():
     trainer = StochasticTrainer(
-        Process(None, ScaleKernel(RBFKernel())).double(),
-        OrbitAverage(FiniteOrbit(coordinate_permutations(2), num_samples=2)),
-        Gaussian(0.1),
-        X.float(),
-        Y.float(),
+        LatentModel(
+            Process(None, ScaleKernel(RBFKernel())).double(),
+            OrbitAverage(FiniteOrbit(coordinate_permutations(2), num_samples=2)),
+            Gaussian(0.1),
+        ),
+        Observations(Evaluation(), X.float(), Y.float()),
         Z.float(),
         torch.Generator().manual_seed(0),
         16,

@@ -6,7 +6,8 @@ import pytest
 import torch
 from gpytorch.kernels import RBFKernel, ScaleKernel
 
-from orbitwise.functionals import OrbitAverage
+from orbitwise.functionals import Evaluation, OrbitAverage
+from orbitwise.inference.model import LatentModel, Observations
 from orbitwise.inference.optimise.checkpoints import Slots, State
 from orbitwise.inference.stochastic.trainer import StochasticTrainer
 from orbitwise.inference.stochastic.trainer_state import BLOCKS, Rates, RunState, misfit
@@ -37,7 +38,8 @@ def trainer_of(kind: str) -> StochasticTrainer:
     process = Process(None, ScaleKernel(RBFKernel()).double())
     functional = OrbitAverage(JitterOrbit(2, 0.3, num_samples=4)).double()
     targets = (y > 0).double() if is_binary else y
-    return StochasticTrainer(process, functional, likelihood, x, targets, x[:5], generator, 16, **KINDS[kind])
+    model, rows = LatentModel(process, functional, likelihood), Observations(Evaluation(), x, targets)
+    return StochasticTrainer(model, rows, x[:5], generator, 16, **KINDS[kind])
 
 
 def trained(kind: str, path: Path | None, kill_at: int | None = None) -> StochasticTrainer:
@@ -53,7 +55,7 @@ def trained(kind: str, path: Path | None, kill_at: int | None = None) -> Stochas
             raise KilledError
 
     trainer.run(30, warm_up=10, callback=callback, slots=slots)
-    trainer.replace_inducing(trainer.x[:9])
+    trainer.replace_inducing(trainer.observations.x[:9])
     trainer.run(30, warm_up=10, callback=callback, slots=slots)
     return trainer
 
@@ -69,8 +71,8 @@ def test_it_goes_on_bit_for_bit(tmp_path: Path, kind: str, kill_at: int):
     found = trained(kind, tmp_path / "fit")
     assert found.history.bound == whole.history.bound
     assert found.history.smoothed == whole.history.smoothed
-    for one, other in ((found.process, whole.process), (found.functional, whole.functional)):
-        assert all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
+    learned = zip(found.model.parameters(), whole.model.parameters(), strict=True)
+    assert all(torch.equal(a, b) for a, b in learned)
     assert torch.equal(found.inducing, whole.inducing)
     assert torch.equal(found.q.mean, whole.q.mean)
     assert torch.equal(found.generator.get_state(), whole.generator.get_state())

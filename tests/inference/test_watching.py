@@ -10,15 +10,14 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from orbitwise.inference.optimise.bar import Bar, can_draw
 from orbitwise.inference.optimise.orbit_search import phases_of_search
 from orbitwise.inference.optimise.training import INTERRUPTED, TIME_IS_OVER, TimeIsOverError
 from orbitwise.inference.optimise.watching import (
-    Bar,
     Forecast,
     Phase,
     Reporter,
     announce,
-    can_draw,
     first_interrupt,
 )
 

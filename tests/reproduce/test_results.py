@@ -10,8 +10,23 @@ from rich.console import Console
 
 from orbitwise.reproduce.result import SCALES, SOURCES, all_results
 from orbitwise.reproduce.results import (
+    lecture_airline,
+    lecture_co2,
+    lecture_ess,
+    lecture_metrics,
+    lecture_occam,
+    lim_augmentation,
+    lim_estimators,
+    lim_fig1,
     lim_fig2,
+    lim_fig3,
+    lim_fig4,
+    lim_fig5,
+    rkhs_fig1,
+    rkhs_fig2,
+    rkhs_robustness,
     rkhs_table1,
+    subsets,
     talk_bounds,
     talk_inducing,
     talk_interpolation,
@@ -20,13 +35,29 @@ from orbitwise.reproduce.results import (
     talk_overfitting,
     talk_scaling,
     talk_sequential,
+    talk_wide,
 )
 from orbitwise.reproduce.runner import Run
 
 RESULTS = all_results()
 TESTED = [
+    lecture_airline,
+    lecture_co2,
+    lecture_ess,
+    lecture_metrics,
+    lecture_occam,
+    lim_augmentation,
+    lim_estimators,
+    lim_fig1,
     lim_fig2,
+    lim_fig3,
+    lim_fig4,
+    lim_fig5,
+    rkhs_fig1,
+    rkhs_fig2,
+    rkhs_robustness,
     rkhs_table1,
+    subsets,
     talk_bounds,
     talk_inducing,
     talk_interpolation,
@@ -35,6 +66,7 @@ TESTED = [
     talk_overfitting,
     talk_scaling,
     talk_sequential,
+    talk_wide,
 ]
 
 
@@ -63,7 +95,15 @@ def test_settings_are_told_apart_by_their_cells(name, monkeypatch):
     assert result.seconds("cpu") <= 300
 
 
-@pytest.mark.parametrize("name", RESULTS)
+QUICK = 3.0
+"""Seconds of the results that every test run computes; others are marked slow."""
+MARKED = [
+    pytest.param(name, marks=[] if result.seconds("tiny") <= QUICK else [pytest.mark.slow])
+    for name, result in RESULTS.items()
+]
+
+
+@pytest.mark.parametrize("name", MARKED)
 def test_a_result_runs_at_tiny_scale(name, tmp_path, monkeypatch):
     monkeypatch.delenv("ORBITWISE_DATA", raising=False)
     result = RESULTS[name]

@@ -2,6 +2,7 @@
 
 import json
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -50,8 +51,8 @@ def made() -> Made:
     return Made()
 
 
-def compute(made: Made, folder, seeds: int = 1, scale="cpu", **more) -> Run:
-    run = Run(made.result, Setting(scale, seeds), folder, "cpu")
+def compute(made: Made, folder, seeds: int = 1, **more) -> Run:
+    run = Run(made.result, Setting("cpu", seeds), folder, "cpu")
     run.compute("the command", Console(quiet=True), **more)
     return run
 
@@ -97,6 +98,17 @@ def test_cells_with_other_options_are_computed_again(made, tmp_path):
     assert list(Run(made.result, Setting("cpu", 1), tmp_path).missing) == ["a, seed 0", "bb, seed 0"]
     compute(made, tmp_path)
     assert len(made.calls) == 4
+
+
+def test_cells_that_are_the_same_computation_are_computed_once(made, tmp_path):
+    one = {"model": "a", "seed": 0, "size": 3}
+    found = {"first": Cell(made.run, one, 1.0), "last": Cell(made.run, dict(one), 2.0)}
+    result = replace(made.result, cells=lambda setting: found, claims=lambda cells: [])
+    run = Run(result, Setting("cpu", 1), tmp_path, "cpu")
+    with pytest.raises(KeyError):  # the drawing asks for another cell
+        run.compute("", Console(quiet=True))
+    assert made.calls == [("a", 0, "cpu")]
+    assert run.record.values["cells"]["first"] == run.record.values["cells"]["last"]
 
 
 def test_a_failed_cell_leaves_those_before_it(made, tmp_path):

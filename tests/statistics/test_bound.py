@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from orbitwise.functionals import Evaluation, OrbitAverage
 from orbitwise.functionals.functional import Atoms, exact_atoms
+from orbitwise.inference.model import LatentModel, Observations
 from orbitwise.inference.sparse.inducing import inducing_factor
 from orbitwise.inference.sparse.posterior import Whitened
 from orbitwise.inference.stochastic.trainer import StochasticTrainer
@@ -223,11 +224,8 @@ def z_scores(drawn: Tensor, truth: Tensor) -> Tensor:
 def test_minibatches_are_unbiased():
     """The mean over all pairs of rows, scaled by N/B, is the bound of all rows."""
     trainer = StochasticTrainer(
-        Process(None, RBFKernel()).double(),
-        Evaluation(),
-        Bernoulli(),
-        X,
-        LIKELIHOODS[1][1],
+        LatentModel(Process(None, RBFKernel()).double(), Evaluation(), Bernoulli()),
+        Observations(Evaluation(), X, LIKELIHOODS[1][1]),
         Z,
         torch.Generator().manual_seed(0),
         batch_size=2,

@@ -14,7 +14,8 @@ from rich.console import Console
 
 from orbitwise.cli.files import number_in
 from orbitwise.inference.disk import open_unlinked
-from orbitwise.inference.optimise.watching import Bar, Phase, can_draw, first_interrupt
+from orbitwise.inference.optimise.bar import Bar, can_draw
+from orbitwise.inference.optimise.watching import Phase, first_interrupt
 
 KEPT_EVERY = 1.0
 MOST_SECONDS = 1e9

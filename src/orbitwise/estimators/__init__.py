@@ -3,6 +3,8 @@
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from orbitwise.estimators.scikit_learn import import_base
+
 if TYPE_CHECKING:
     from orbitwise.estimators.classifier import InvariantGPClassifier
     from orbitwise.estimators.dates import DecimalYears
@@ -37,6 +39,9 @@ _MODULES = {
     "SparseGPRegressor": "sparse_regressor",
     "VirtualSVC": "virtual",
 }
+
+
+import_base()
 
 
 def __getattr__(name: str) -> object:

@@ -16,6 +16,7 @@ import torch
 from sklearn.exceptions import ConvergenceWarning
 
 from orbitwise.estimators.engines import FIRST_STEPS, MOST_STEPS
+from orbitwise.estimators.sharing import Call, shared
 from orbitwise.estimators.validation import require_finite
 from orbitwise.inference.optimise.orbit_search import USED_UP
 from orbitwise.inference.optimise.training import INTERRUPTED, OUT_OF_MEMORY, TIME_IS_OVER
@@ -30,22 +31,24 @@ TOLD: WeakSet[object] = WeakSet()
 def learning(*results: str, once: bool = False) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """For methods that fit: they work under `torch.no_grad()` and `torch.inference_mode()` too.
 
-    The attributes called `results` must be finite afterwards. A ConvergenceWarning says if learning did not
-    converge; with `once`, for methods that take one batch after the other, each estimator gives it only once.
+    Several processes share the fit where they can. The attributes called `results` must be finite afterwards.
+    A ConvergenceWarning says if learning did not converge; with `once`, for methods that take one batch after
+    the other, each estimator gives it only once.
     """
 
     def decorate(method: Callable[P, R]) -> Callable[P, R]:
         @wraps(method)
         def fit(*arguments: P.args, **named: P.kwargs) -> R:
-            with torch.inference_mode(False), torch.enable_grad():
+            estimator, call = arguments[0], Call(method.__name__, arguments[1:], named)
+            with shared(estimator, call) as is_first, torch.inference_mode(False), torch.enable_grad():
                 fitted = method(*arguments, **named)
-            estimator = arguments[0]
             for name in results:
                 require_finite(getattr(estimator, name, None), f"{name} is {{}} after {method.__name__}")
             reason = shortfall(estimator)
             if reason is not None and not (once and estimator in TOLD):
                 TOLD.add(estimator)
-                warnings.warn(reason, ConvergenceWarning, stacklevel=2)
+                if is_first:
+                    warnings.warn(reason, ConvergenceWarning, stacklevel=2)
             elif reason is None and not once:
                 TOLD.discard(estimator)
             return fitted

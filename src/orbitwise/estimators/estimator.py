@@ -51,6 +51,7 @@ from orbitwise.estimators.learned_ranges import (
     searched_errors,
 )
 from orbitwise.estimators.regression_model import RegressionModel, TargetScale, constant_part
+from orbitwise.estimators.training_data import Rows
 from orbitwise.estimators.validation import (
     InputForm,
     Order,
@@ -67,7 +68,9 @@ from orbitwise.inference.fit_result import CLIMBED, EVIDENCE, LEARNED, SEARCHED,
 from orbitwise.inference.model import LatentModel, Observations, Posterior
 from orbitwise.inference.optimise.checkpoints import Progress
 from orbitwise.inference.optimise.cost import users_level
-from orbitwise.inference.optimise.watching import Bar, Callback, Reporter
+from orbitwise.inference.optimise.watching import Callback, Reporter
+from orbitwise.inference.processes import ALONE, Processes
+from orbitwise.inference.stored_rows import Inputs
 from orbitwise.likelihoods.gaussian import Gaussian
 from orbitwise.likelihoods.likelihood import Likelihood
 from orbitwise.orbits.finite import FiniteOrbit
@@ -177,6 +180,9 @@ class LearnedOrbit(FittedProcess, ABC):
     callback: Callback | None
     verbose: bool
     _clock = staticmethod(time.monotonic)
+    _processes: Processes = ALONE
+    shares_rows = False
+    """Whether several processes can share a fit, each with its part of the rows."""
     stored = Stored(fitted={**EVIDENCE, **LEARNED}, sometimes={"device_": TEXT, **SEARCHED})
 
     @property
@@ -189,11 +195,9 @@ class LearnedOrbit(FittedProcess, ABC):
     def _generator(self, device: str = "cpu") -> torch.Generator:
         """A generator seeded by `random_state`."""
         seed = int(check_random_state(self.random_state).randint(2**31))
-        return torch.Generator(device).manual_seed(seed)
+        return torch.Generator(device).manual_seed(self._processes.from_first(seed))
 
-    def _begin(
-        self, x: NDArray[np.float64], previous: LatentModel | None = None
-    ) -> tuple[Functional, NDArray[np.float64]]:
+    def _begin(self, x: Rows, previous: LatentModel | None = None) -> tuple[Functional, Rows]:
         """The functional of f to be learned, on the CPU, and the rows without their background.
 
         It is that of a `previous` model, or a copy of the one that `invariance` names. Sets `orbit_`.
@@ -205,18 +209,26 @@ class LearnedOrbit(FittedProcess, ABC):
         functional = functional.double()
         self._set_orbit(functional, x)
         if self.features is not None:
+            assert isinstance(x, np.ndarray), "rows that stay where they are have no features"
             functional = through_features(self, functional, x)
         return functional, x - self.form_.background
 
     @contextmanager
     def _reporter(self, what: str, max_seconds: float | None = None) -> Iterator[Reporter]:
         """What an engine reports to: the callback, and with `verbose` a bar; Ctrl-C and time end the fit."""
-        with Bar(what) if self.verbose else nullcontext() as bar:
-            reporter = Reporter(bar, self.callback, max_seconds=max_seconds, clock=self._clock)
+        processes = self._processes
+        bar_or_none = nullcontext()
+        if self.verbose and processes.is_first:
+            from orbitwise.inference.optimise.bar import Bar  # rich takes long to import
+
+            bar_or_none = Bar(what)
+        with bar_or_none as bar:
+            callbacks = (bar, self.callback) if processes.is_first else ()
+            reporter = Reporter(*callbacks, max_seconds=max_seconds, clock=self._clock, processes=processes)
             with reporter.interruptible():
                 yield reporter
 
-    def _set_orbit(self, functional: Functional, x: NDArray[np.float64]) -> None:
+    def _set_orbit(self, functional: Functional, x: Rows) -> None:
         """Remember the orbit of rows, to be learned or finite, and what counts as background.
 
         Warps fill with zeros, so the darkest value of images is taken off; kernels of distances do not mind.
@@ -229,11 +241,11 @@ class LearnedOrbit(FittedProcess, ABC):
         is_warped = bool(learnable_orbits(functional)) and shape is not None
         self.form_ = replace(self.form_, background=float(x.min()) if is_warped else 0.0)
 
-    def _warn_if_idle(self, x: NDArray[np.float64]) -> None:
+    def _warn_if_idle(self, x: Rows) -> None:
         """Warn of an orbit all of whose moves are off."""
         if not isinstance(self.orbit_, DrawnOrbit) or bool(self.orbit_.active.any()):
             return
-        row = torch.from_numpy(np.array(x[:1]))
+        row = torch.from_numpy(np.array(x[slice(0, 1)]))
         generator = torch.Generator().manual_seed(0)
         with torch.no_grad():
             moved = self.orbit_.move(row, self.orbit_.noise((1, 8), generator, row))
@@ -249,7 +261,7 @@ class LearnedOrbit(FittedProcess, ABC):
         """Remember what an engine found: posterior, evidence, how learning went, and how sure ranges are."""
         for name in ("certificate_", *SEARCHED):
             vars(self).pop(name, None)
-        self.fit_result_ = result
+        self.fit_result_ = result if self._processes.is_alone else result.without_rows()
         self.posterior_, self.functional_ = result.posterior, result.functional
         if self.features is not None and (features := features_of(result.functional)) is not None:
             features.forget()
@@ -379,6 +391,7 @@ class LearnedOrbit(FittedProcess, ABC):
 class EngineEstimator(LearnedOrbit, ABC):
     """Mixed into estimators that run one of three engines: their settings, starts, and evidence elsewhere."""
 
+    shares_rows = True
     checkpoint: str | None
     warm_start: bool
     num_nodes: int | None
@@ -410,7 +423,7 @@ class EngineEstimator(LearnedOrbit, ABC):
         super().check_parts()
         self.model_.check_fits(self.n_features_in_, self.posterior_.num_outputs)
 
-    def _choose_device(self, functional: Functional, x: torch.Tensor) -> None:
+    def _choose_device(self, functional: Functional, x: Inputs) -> None:
         """Set `device_`, where the engine `inference_` is to work."""
         num_inducing = None
         if self.inference_ != "exact":
@@ -441,6 +454,9 @@ class EngineEstimator(LearnedOrbit, ABC):
         noise_of_labels: NoiseOfLabels = "evidence",
     ) -> FitResult:
         """What the engine `inference_` finds, from the solution of a member where one was given."""
+        if self.inference_ == "exact":
+            self._processes.do_alone()
+        observations = tuple(replace(each, processes=self._processes) for each in observations)
         start: Start | None = vars(self).pop("_start", None)
         if start is not None:
             adopt([model], [start.member.model_.latent])
@@ -473,7 +489,7 @@ class EngineEstimator(LearnedOrbit, ABC):
         self, model: LatentModel, observations: tuple[Observations, ...], generator: torch.Generator
     ) -> Progress | None:
         """What a fit that starts from these parts leaves in the folder `checkpoint`, to resume from."""
-        if self.checkpoint is None:
+        if self.checkpoint is None or not self._processes.is_first:
             return None
         names = ("num_nodes", "max_nodes", "max_iterations", "num_restarts", "num_inducing", "num_steps")
         settings = {name: getattr(self, name) for name in (*names, "batch_size")}
@@ -648,9 +664,7 @@ def chosen_device(device: object, work: float, num_gpus: int | None = None) -> s
     return name
 
 
-def work_of(
-    functional: Functional, x: torch.Tensor, num_nodes: int | None, num_inducing: int | None
-) -> float:
+def work_of(functional: Functional, x: Inputs, num_nodes: int | None, num_inducing: int | None) -> float:
     """Rows × nodes × inducing points × columns of an evaluation.
 
     Exact inference has all nodes of all rows for inducing points, and `num_inducing` is None. `num_nodes` is

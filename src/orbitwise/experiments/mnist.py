@@ -26,14 +26,15 @@ def load(kind: str, num_train: int) -> tuple[np.ndarray, np.ndarray, np.ndarray,
     x, x_test = data.x_train, data.x_test
     if kind == "rotated":
         angles = np.random.default_rng(101).uniform(0, 2 * np.pi, len(x) + len(x_test))
-        x, x_test = _turned(x, angles[: len(x)]), _turned(x_test, angles[len(x) :])
+        x, x_test = turned(x, angles[: len(x)]), turned(x_test, angles[len(x) :])
     return x[:num_train], data.y_train[:num_train], x_test, data.y_test
 
 
-def _turned(images: np.ndarray, angles: np.ndarray) -> np.ndarray:
+def turned(images: np.ndarray, angles: np.ndarray) -> np.ndarray:
+    """Images [n, height, width], each turned by its angle in radians."""
     rows, alpha = torch.from_numpy(images).flatten(1).float(), torch.zeros(len(images), 1, 6)
     alpha[:, 0, 0] = torch.from_numpy(angles)
-    return AffineWarp((28, 28))(rows, alpha).reshape(images.shape).numpy()
+    return AffineWarp(images.shape[1:])(rows, alpha).reshape(images.shape).numpy()
 
 
 def run(kind: str, num_train: int, seed: int, settings: dict[str, Any]) -> dict[str, Any]:

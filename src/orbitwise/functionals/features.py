@@ -22,7 +22,6 @@ from torch import Tensor, nn
 from torch.autograd import forward_ad
 from torch.nn.parameter import is_lazy
 from torch.utils.checkpoint import checkpoint
-from torch.utils.flop_counter import FlopCounterMode
 
 from orbitwise.declarations import Field, Stored, require
 
@@ -178,6 +177,8 @@ class FixedFeatures:
         """
         if not self.is_differentiable:
             return 0.0
+        from torch.utils.flop_counter import FlopCounterMode  # takes long to import
+
         with torch.no_grad(), FlopCounterMode(display=False) as counter:
             self._evaluate(self.probes[:1])
         return 4.0 * counter.get_total_flops()

@@ -145,6 +145,12 @@ class FitResult:
             raise ValueError("This fit holds no rows that could be left out one at a time.")
         return self.held_rows.leave_one_out(1.0 if self.noise is None else self.noise)
 
+    def without_rows(self) -> FitResult:
+        """The fit without held rows, of which several processes have a part each, but with what they say."""
+        if self.held_rows is None:
+            return self
+        return replace(self, left_out=self.held_out(), held_rows=None)
+
     def in_units(self, nats: float) -> FitResult:
         """The fit with the evidence of targets in other units, which differs by the constant `nats`."""
         value, certificate = self.log_evidence + nats, None

@@ -8,8 +8,13 @@ which is the default, nothing is communicated and nothing changes.
 
 from __future__ import annotations
 
+import atexit
+import multiprocessing
+import os
 import pickle
+import threading
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from itertools import pairwise
 from typing import Any, TypeVar, cast, final
 
@@ -27,9 +32,43 @@ SMALL = 2**15
 """Up to this many numbers are sent from every process to every other; more are added up in parts."""
 
 
+PATIENCE = timedelta(days=7)
+"""How long a process waits for another that computes. One that has died is noticed at once."""
+LAUNCHED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+"""The environment variables by which torchrun tells processes of each other."""
+
+
 @final
 class ProcessFailedError(RuntimeError):
     """Another process of the fit could not compute its share, for a reason that is not numerical."""
+
+
+@final
+class NothingToShareError(Exception):
+    """The fit is not shared, so that a process that only follows the first has nothing to do."""
+
+
+def _severity(error: Exception | None) -> int:
+    """0 for no error, then what is not computable, memory that runs out, and other faults."""
+    if error is None:
+        return 0
+    if isinstance(error, NOT_COMPUTABLE):
+        return 1
+    is_memory = isinstance(error, MemoryError | torch.OutOfMemoryError)
+    return 2 if is_memory or "can't allocate memory" in str(error) else 3
+
+
+def _sendable(error: Exception | None) -> Exception:
+    """The error as other processes raise it: they fail with a genuine fault too, but it is not theirs."""
+    told = f"{type(error).__name__}: {error}"
+    if _severity(error) == 2:
+        return MemoryError(told)
+    if error is None or not isinstance(error, NOT_COMPUTABLE):
+        return ProcessFailedError(told)
+    try:
+        return error if type(pickle.loads(pickle.dumps(error))) is type(error) else ValueError(told)
+    except Exception:
+        return ValueError(told)
 
 
 @final
@@ -39,8 +78,8 @@ class Processes:
     After `leave`, and in copies that are pickled, a process is alone.
     """
 
-    def __init__(self, group: dist.ProcessGroup | None = None) -> None:
-        self._group = group
+    def __init__(self, group: dist.ProcessGroup | None = None, follows: bool = False) -> None:
+        self._group, self._follows = group, follows
         self.rank = 0 if group is None else group.rank()
         self.size = 1 if group is None else group.size()
 
@@ -64,6 +103,12 @@ class Processes:
         """Be alone from now on, wherever this object is held."""
         self._group, self.rank, self.size = None, 0, 1
 
+    def do_alone(self) -> None:
+        """Be alone in what follows, which every process does by itself, and which a follower leaves out."""
+        self.leave()
+        if self._follows:
+            raise NothingToShareError
+
     def share(self, count: int) -> slice:
         """Which of so many rows are those of this process."""
         return slice(*(count * rank // self.size for rank in (self.rank, self.rank + 1)))
@@ -80,7 +125,8 @@ class Processes:
         flat = torch.cat([part.detach().reshape(-1) for part in parts])
         total, device = self._total(self._sent(flat)), flat.device
         pieces = total.to(device).split([part.numel() for part in parts])
-        return tuple(piece.view(part.shape) for piece, part in zip(pieces, parts, strict=True))
+        pairs = zip(pieces, parts, strict=True)
+        return tuple(piece.view(part.shape).to(part.dtype) for piece, part in pairs)
 
     def gather(self, part: Tensor, count: int) -> Tensor:
         """The rows of all processes, of which this one has its share `part` of `count` rows."""
@@ -140,7 +186,7 @@ class Processes:
     def together(self, compute: Callable[[], T]) -> T:
         """What `compute` returns here; an error in any process is raised in all, so that none waits in vain.
 
-        What cannot be computed numerically raises a ValueError everywhere, as it does in one process.
+        All raise the same one, the worst and of these the first, so that all go on in the same way.
         """
         if self._group is None:
             return compute()
@@ -150,17 +196,14 @@ class Processes:
             result = compute()
         except Exception as caught:
             error = caught
-        code = 0 if error is None else 1 if isinstance(error, NOT_COMPUTABLE) else 2
         codes = [torch.zeros(1, dtype=torch.long) for _ in range(self.size)]
-        self._group.allgather([codes], [torch.tensor([code])]).wait()
+        self._group.allgather([codes], [torch.tensor([_severity(error)])]).wait()
         worst = max(codes, key=int)
         if not int(worst):
             return cast("T", result)
-        told = self.all_of(None if error is None else f"{type(error).__name__}: {error}")
-        if error is not None and code == int(worst):
-            raise error
-        what = next(each for each, found in zip(told, codes, strict=True) if int(found) == int(worst))
-        raise ValueError(what) if int(worst) == 1 else ProcessFailedError(what)
+        place = next(rank for rank, found in enumerate(codes) if int(found) == int(worst))
+        told = self.all_of(_sendable(error) if self.rank == place else None)[place]
+        raise error if error is not None and self.rank == place else told
 
     def _total(self, flat: Tensor) -> Tensor:
         """The sum of one vector over all processes, each number added in the order of the processes."""
@@ -195,6 +238,50 @@ class Processes:
 
 ALONE = Processes()
 """One process, which has all rows."""
+
+
+def is_launched() -> bool:
+    """Whether there are other processes: torchrun started several, or there is a process group of several.
+
+    Workers of joblib or Dask and threads other than the first are not meant, because they fit other models.
+    """
+    if not dist.is_available() or threading.current_thread() is not threading.main_thread():
+        return False
+    if dist.is_initialized():
+        return dist.get_world_size() > 1
+    if multiprocessing.current_process().name != "MainProcess" or not set(LAUNCHED) <= set(os.environ):
+        return False
+    return int(os.environ["WORLD_SIZE"]) > 1
+
+
+def launched(follows: bool = False) -> Processes:
+    """All processes that were launched, in a process group, which is made if there is none yet."""
+    num_gpus = torch.cuda.device_count()
+    # a GPU belongs to one process only, else they speak through the main memory
+    owns_gpu = 0 < int(os.environ.get("LOCAL_WORLD_SIZE", "1")) <= num_gpus
+    backend = "cpu:gloo,cuda:nccl" if owns_gpu and dist.is_nccl_available() else "gloo"
+    if not dist.is_initialized():
+        if num_gpus:
+            torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")) % num_gpus)
+        dist.init_process_group(backend, timeout=PATIENCE)
+        atexit.register(_end)
+    world = dist.group.WORLD
+    assert world is not None
+    if torch.device("cpu") not in world._device_types:
+        world = dist.new_group(backend="gloo", timeout=PATIENCE)
+        assert isinstance(world, dist.ProcessGroup)
+    return Processes(world, follows)
+
+
+def abandon() -> None:
+    """Leave all other processes for good: whatever they wait for fails there at once."""
+    _end()
+    os.environ.pop("WORLD_SIZE", None)
+
+
+def _end() -> None:
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 def _added(parts: list[Tensor]) -> Tensor:

@@ -222,5 +222,5 @@ def test_it_works_in_a_pipeline_without_a_word(capsys):
 
 
 def test_it_follows_scikit_learn():
-    quick = "max_depth=0, base_kernels=('rbf',), invariances=None, num_restarts=0, random_state=0"
-    assert_follows_scikit_learn("AutoGPRegressor", quick)
+    quick = {"max_depth": 0, "base_kernels": ("rbf",), "invariances": None, "num_restarts": 0}
+    assert_follows_scikit_learn(AutoGPRegressor(random_state=0, **quick))

@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
-from sklearn.model_selection import StratifiedKFold
 from torch import Tensor
 
 from orbitwise.estimators.machines.task import MachineTask
@@ -275,6 +274,8 @@ def least_error(
 
 def stratified_folds(codes: Int[Tensor, " n"], count: int, seed: int) -> Int[Tensor, " n"]:
     """The fold of every label, with each class distributed evenly over the folds."""
+    from sklearn.model_selection import StratifiedKFold  # takes long to import
+
     folds = torch.zeros_like(codes)
     splits = StratifiedKFold(count, shuffle=True, random_state=seed).split(codes, codes)
     for number, (_, held_out) in enumerate(splits):

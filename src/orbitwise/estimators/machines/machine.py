@@ -22,7 +22,6 @@ from jaxtyping import Float, Int
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.metrics import accuracy_score
 from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
@@ -484,6 +483,8 @@ class MachineClassifier(ClassifierMixin, RiskMachine, ABC):
 
     def score(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
         """The share of labels that are predicted; rows with the `unlabeled_label` do not count."""
+        from sklearn.metrics import accuracy_score  # takes long to import
+
         predicted, labels = self.predict(X), np.asarray(y)
         if self.unlabeled_label is None or labels.shape != predicted.shape:
             return float(accuracy_score(labels, predicted, sample_weight=sample_weight))

@@ -12,14 +12,15 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, final
 
 import numpy as np
+import scipy
 import torch
 from numpy.typing import NDArray
-from scipy.optimize import OptimizeResult, lsq_linear, minimize
 from torch import Tensor, nn
 
 from orbitwise.inference.linear_algebra import NOT_COMPUTABLE
 from orbitwise.inference.optimise.checkpoints import Evaluation, Journal
 from orbitwise.inference.optimise.hyperpriors import log_prior as log_prior
+from orbitwise.inference.processes import ALONE, Processes
 
 Vector = NDArray[np.float64]
 Gradient = Callable[[Vector], Vector]
@@ -62,11 +63,19 @@ def gained_little(values: Sequence[float], worth: float) -> bool:
     return len(last) > SETTLED and last[-1] - last[0] < worth
 
 
-def recorded(journal: Journal | None, point: np.ndarray, compute: Callable[[], Evaluation]) -> Evaluation:
-    """The evaluation at a point, from the journal, or computed and added to the journal."""
-    found = None if journal is None else journal.recall(point)
+def recorded(
+    journal: Journal | None,
+    point: np.ndarray,
+    compute: Callable[[], Evaluation],
+    processes: Processes = ALONE,
+) -> Evaluation:
+    """The evaluation at a point, from the journal, or computed and added to the journal.
+
+    Of several processes, the first has the journal.
+    """
+    found = processes.from_first(None if journal is None else journal.recall(point))
     if found is None:
-        found = compute()
+        found = processes.from_first(compute())
         if journal is not None:
             journal.add(point, found)
     return found
@@ -109,6 +118,7 @@ def maximize(
     is_over: Callable[[], bool] | None = None,
     curvature: NDArray[np.float64] | None = None,
     tolerance: float = NEGLIGIBLE,
+    processes: Processes = ALONE,
 ) -> Training:
     """Maximise `objective()` over the parameters, which are left at the best point found.
 
@@ -121,6 +131,8 @@ def maximize(
 
     With a `curvature`, a guess at the Hessian of minus the objective, `climb` is used instead of L-BFGS. It
     ends when it expects to gain less than `tolerance`; from a good guess, it needs a third of the steps.
+
+    If several `processes` share the objective, all of them take the steps of the first.
     """
     if max_iterations < 0 or num_restarts < 0:
         raise ValueError(
@@ -146,8 +158,9 @@ def maximize(
                     raise TimeIsOverError
                 return evaluate(objective, parameters)
 
+            point = processes.from_first(point)
             assign_flat(parameters, point)
-            return recorded(journal, point, computed)
+            return recorded(journal, point, computed, processes)
 
         ascent = _Ascent(at, after)
         if journal is not None:
@@ -225,9 +238,9 @@ class _Ascent:
 
     def run(
         self, start: Vector, bounds: NDArray[np.float64] | None = None, **options: float
-    ) -> OptimizeResult:
+    ) -> scipy.optimize.OptimizeResult:
         """Minimise the negative objective; the options are passed on to scipy."""
-        return minimize(
+        return scipy.optimize.minimize(
             self._negative,
             start,
             jac=True,
@@ -583,7 +596,7 @@ def best_step(
     except np.linalg.LinAlgError:  # rounding has made the updated matrix indefinite
         factor = np.linalg.cholesky(positive_definite(within))
     aim = np.linalg.solve(factor, gradient[free])
-    step[free] = lsq_linear(factor.T, aim, (low[free], high[free]), method="bvls").x
+    step[free] = scipy.optimize.lsq_linear(factor.T, aim, (low[free], high[free]), method="bvls").x
     return step, float(gradient @ step - 0.5 * step @ curvature @ step)
 
 

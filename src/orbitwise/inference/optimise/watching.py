@@ -2,12 +2,10 @@
 
 Engines take a callback of (step, bound). One that has a method `begin` is told of phases, too: engines
 `announce` each phase as it begins, with those that are still to come, so that the time left can be forecast.
-`Bar` shows all this: a progress bar in terminals and notebooks, and a line now and then elsewhere.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import math
 import signal
 import statistics
@@ -16,21 +14,17 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Protocol, final, runtime_checkable
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
 from orbitwise.inference.optimise.training import INTERRUPTED, TIME_IS_OVER, TimeIsOverError
+from orbitwise.inference.processes import ALONE, Processes
 
 Callback = Callable[[int, float], None]
 """What is called with the step and the bound. It may raise KeyboardInterrupt to end the fit."""
 
 FEW = 6
 """The number of steps whose median is the present pace."""
-LINE_EVERY = 10.0
-"""Seconds between lines where there is no bar."""
 
 
 @final
@@ -152,12 +146,15 @@ class Reporter:
     """What an engine reports to: it hands steps and phases on to listeners, and says when the fit must end.
 
     A fit ends after the first Ctrl-C, after `max_seconds`, or where a callback raises KeyboardInterrupt: the
-    present step is then the last one of its phase, and of every later phase.
+    present step is then the last one of its phase, and of every later phase. If several `processes` share the
+    fit, it ends in all of them where it ends in the first.
 
     Attributes
     ----------
     stopped : str
         Why the fit had to end, as in `CUT_SHORT`; "" where it did not.
+    processes : Processes
+        The processes that share the fit.
     """
 
     def __init__(
@@ -165,9 +162,10 @@ class Reporter:
         *callbacks: Callback | None,
         max_seconds: float | None = None,
         clock: Callable[[], float] = time.monotonic,
+        processes: Processes = ALONE,
     ) -> None:
         self.callbacks = [each for each in callbacks if each is not None]
-        self.stopped = ""
+        self.stopped, self.processes = "", processes
         self._clock = clock
         self._deadline = math.inf if max_seconds is None else clock() + max_seconds
 
@@ -190,11 +188,13 @@ class Reporter:
         """Whether no evaluation may begin any more."""
         if not self.stopped and self._clock() >= self._deadline:
             self.stopped = TIME_IS_OVER
+        self.stopped = self.processes.from_first(self.stopped)
         return bool(self.stopped)
 
     def allows(self, seconds: float) -> bool:
         """Whether a computation of so many seconds may begin; if not, the fit does not end."""
-        return not self.is_over() and self._clock() + seconds <= self._deadline
+        in_time = self.processes.from_first(self._clock() + seconds <= self._deadline)
+        return not self.is_over() and in_time
 
     def check(self) -> None:
         """Raise KeyboardInterrupt or `TimeIsOverError` where the fit must end."""
@@ -209,96 +209,3 @@ class Reporter:
             except KeyboardInterrupt:
                 self.stopped = INTERRUPTED
         self.check()
-
-
-@final
-class Bar:
-    """A listener that shows the phase of a fit, its bound, the time that has passed and the time left.
-
-    A terminal, and a notebook with ipywidgets, show a bar that goes away in the end. Elsewhere a line is
-    printed when the fit begins, every `line_every` seconds, and when it ends.
-    """
-
-    def __init__(
-        self,
-        title: str,
-        console: Console | None = None,
-        clock: Callable[[], float] = time.monotonic,
-        line_every: float = LINE_EVERY,
-    ) -> None:
-        self.console = Console(highlight=False) if console is None else console
-        self._title, self._clock, self._line_every = title, clock, line_every
-        self._phase, self._step, self._bound = Phase("learning"), 0, math.nan
-        self._forecast = Forecast(clock())
-        self._printed = -math.inf
-        self._progress: Progress | None = None
-
-    def __enter__(self) -> Bar:
-        if can_draw(self.console):
-            columns = (
-                SpinnerColumn(),
-                TextColumn("{task.description}", markup=False),
-                BarColumn(),
-                TimeElapsedColumn(),
-                TextColumn("{task.fields[left]}"),
-            )
-            self._progress = Progress(*columns, console=self.console, transient=True)
-            self._task = self._progress.add_task(self._title, total=1.0, left="")
-            self._progress.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._progress is not None:
-            self._progress.stop()
-            self._progress = None
-        elif self._step and kind is None:
-            seconds = self._clock() - self._forecast.start
-            self._print(f"{self._title}: ended after {seconds:,.1f} s{self._reached}")
-
-    def begin(self, phase: Phase, later: Sequence[Phase]) -> None:
-        """Show that a phase begins."""
-        self._phase = phase
-        self._forecast.begin(phase, later, self._clock())
-        self._show()
-
-    def __call__(self, step: int, bound: float) -> None:
-        self._step, self._bound = step, bound
-        self._forecast.add(self._clock())
-        self._show()
-
-    @property
-    def _reached(self) -> str:
-        return f", log evidence {self._bound:,.1f}" if self._step else ""
-
-    def _show(self) -> None:
-        left = self._forecast.left
-        words = f"about {in_words(left)} left" if math.isfinite(left) else ""
-        if self._progress is not None:
-            text = f"{self._title}  {self._phase}{self._reached}"
-            self._progress.update(self._task, completed=self._forecast.share, description=text, left=words)
-            return
-        now = self._clock()
-        if now - self._printed >= self._line_every:
-            self._printed = now
-            step = f", step {self._step:,}" if self._step else ""
-            self._print(f"{self._title}: {self._phase}{step}{self._reached}{words and f', {words}'}")
-
-    def _print(self, text: str) -> None:
-        self.console.print(text, markup=False, soft_wrap=True)
-
-
-def can_draw(console: Console) -> bool:
-    """Whether a bar can be drawn there; in a notebook that takes ipywidgets."""
-    if console.is_jupyter:
-        return importlib.util.find_spec("ipywidgets") is not None
-    return console.is_terminal
-
-
-def in_words(seconds: float) -> str:
-    """The seconds in words, rounded to steps of ten because forecasts are rough."""
-    if seconds < 90:
-        return f"{max(10, 10 * round(seconds / 10))} s"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 120 else f"{round(minutes / 60)} h"

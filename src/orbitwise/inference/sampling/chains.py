@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import final
 
+import scipy
 import torch
 from jaxtyping import Float
 from rich.table import Table
-from scipy.stats import rankdata
 from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 
@@ -89,7 +89,7 @@ def _ranks(samples: Tensor) -> Tensor:
     """Φ⁻¹((rank - 3/8)/(count + 1/4)) of every value among all chains."""
     _check(samples)
     pooled = samples.detach().flatten(0, 1)
-    ranks = torch.from_numpy(rankdata(pooled.cpu().numpy(), axis=0)).to(samples.device)
+    ranks = torch.from_numpy(scipy.stats.rankdata(pooled.cpu().numpy(), axis=0)).to(samples.device)
     return torch.special.ndtri((ranks - 0.375) / (len(pooled) + 0.25)).reshape(samples.shape)
 
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple, final
 
 import numpy as np
+import scipy
 import torch
 from jaxtyping import Float
-from scipy.optimize import minimize
 from torch import Tensor
 
 from orbitwise.inference.linear_algebra import cholesky, log_determinant, solve_factored, solve_lower
@@ -242,7 +242,7 @@ def fit_proposal(
         return -value if math.isfinite(value) else WORST
 
     settings = {"eps": SLOPE_STEP, "gtol": FLAT}
-    mode = minimize(negative, start.double().cpu().numpy(), method="BFGS", options=settings).x
+    mode = scipy.optimize.minimize(negative, start.double().cpu().numpy(), method="BFGS", options=settings).x
 
     def slope(point: Vector) -> Vector:
         steps = 0.5 * CURVATURE_STEP * np.eye(len(point))

@@ -35,6 +35,7 @@ from orbitwise.inference.optimise.training import (
 )
 from orbitwise.inference.optimise.watching import Callback, Phase, Reporter, announce
 from orbitwise.inference.sparse.model import SparseModel
+from orbitwise.inference.stored_rows import atoms_in_blocks
 
 FIRST = 512
 LEAST = 32
@@ -243,7 +244,16 @@ def warm_up(
 
     announce(reporter, Phase("first hyperparameters"))
     learned = list(model.parameters())
-    maximize(objective, learned, max_iterations, callback=check, journal=journal, is_over=is_over)
+    processes = model.observations.processes
+    maximize(
+        objective,
+        learned,
+        max_iterations,
+        callback=check,
+        journal=journal,
+        is_over=is_over,
+        processes=processes,
+    )
 
 
 def _exact_evidence(model: SparseModel, rows: Observations) -> exact.ExactEvidence:
@@ -331,7 +341,8 @@ class _Learner:
         chosen = model.choose(count, self.selection, torch.Generator(self.generator.device).manual_seed(0))
         model.place_inducing(chosen.inducing)
         rows = model.observations
-        residual = rows.targets - model.process.mean(rows.atoms())[:, None]
+        means = [model.process.mean(block) for _, block in atoms_in_blocks(rows.functional, rows.x)]
+        residual = rows.targets - torch.cat(means)[:, None]
         weight = rows.weights()[:, None]
         variance = (weight * residual.square()).mean()
         log_weight = 0.5 * residual.shape[1] * weight.log().sum()
@@ -412,6 +423,7 @@ class _Learner:
             # conjugate gradients start where the last evaluation ended, so a replay cannot leave theirs out
             journal=None if self.model.bound_name == "cg" else self.journal,
             is_over=self.budget.is_over,
+            processes=self.reporter.processes,
         )
         self.converged = has_settled or training.has_settled
         reasons = {INTERRUPTED: "interrupted", TIME_IS_OVER: "time_limit"}

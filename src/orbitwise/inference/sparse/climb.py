@@ -90,13 +90,18 @@ class Rung(NamedTuple):
 @final
 @dataclass(frozen=True)
 class Size:
-    """The sizes that determine memory and time of a rung."""
+    """The sizes that determine memory and time of a rung; each of several processes holds its own rows.
+
+    With `streams` it holds none of the rows.
+    """
 
     num_rows: int
     num_atoms: int
     width: int
     num_grams: int = 1
     is_weighted: bool = False
+    num_processes: int = 1
+    streams: bool = False
 
     def memory(self, num_inducing: int) -> float:
         """Bytes that a rung holds at once, in addition to the rung before it, which has half its size.
@@ -104,7 +109,9 @@ class Size:
         These are A, what its rows are weighted to, the columns that are solved for, and five square matrices:
         K_uu, its factor, AAᵀ, P and its factor.
         """
-        size, rows = float(num_inducing), float(self.num_rows)
+        size, rows = float(num_inducing), self.num_rows / self.num_processes
+        if self.streams:
+            rows = min(rows, ROWS_AT_ONCE)
         copies = 2 if self.is_weighted else 1
         columns = size * (copies * rows + 2 * min(rows, ROWS_AT_ONCE))
         return NUMBER * (columns + (2 + 3 * self.num_grams) * size**2)
@@ -151,11 +158,13 @@ class Limits:
     device: torch.device
 
     def has_memory(self, needed: float) -> bool:
-        """Whether so many bytes may be taken now."""
+        """Whether so many bytes may be taken now, by each of the processes that share the fit."""
+        free, processes = free_memory(self.device), self.reporter.processes
         if self.max_memory is not None:
-            return needed <= self.max_memory
-        free = free_memory(self.device)
-        return free is None or needed <= SHARE_OF_MEMORY * free
+            may = needed <= self.max_memory
+        else:
+            may = free is None or needed <= SHARE_OF_MEMORY * free
+        return all(processes.all_of(may))
 
 
 class Half(NamedTuple):

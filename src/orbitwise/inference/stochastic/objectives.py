@@ -58,19 +58,19 @@ class StochasticBound:
 
     def __call__(self) -> Tensor:
         trainer = self.trainer
-        state, kept = trainer.generator.get_state(), trainer.q
-        count = len(trainer.x)
-        index = torch.arange(0, count, -(-count // (BATCHES * trainer.batch_size)), device=trainer.x.device)
+        state, kept, model = trainer.generator.get_state(), trainer.q, trainer.model
+        count, device = len(trainer.observations), trainer.observations.x.device
+        index = torch.arange(0, count, -(-count // (BATCHES * trainer.batch_size)), device=device)
         scale = count / len(index)
         try:
             if isinstance(kept, Whitened):
                 with torch.no_grad():
-                    terms, targets = trainer.bound_on(index), trainer.targets[index]
-                    weight = trainer.weights_of(index)
-                    trainer.q = natural_step(trainer.likelihood, kept, terms, targets, scale, 1.0, weight)
+                    terms, some = trainer.bound_on(index), trainer.observations.take(index)
+                    step = (terms, some.targets, scale, 1.0, some.weight)
+                    trainer.q = natural_step(model.likelihood, kept, *step)
                 trainer.generator.set_state(state)
             # the slope of the best bound is that at the best q (envelope theorem)
-            return scale * trainer.bound_on(index).data - trainer.q.divergence() + log_prior(trainer.process)
+            return scale * trainer.bound_on(index).data - trainer.q.divergence() + log_prior(model.process)
         finally:
             trainer.q = kept
             trainer.generator.set_state(state)

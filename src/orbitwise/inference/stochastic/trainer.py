@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Literal, final
 
 import torch
@@ -21,17 +22,18 @@ from orbitwise.functionals.averages import freeze_functional, learnable_orbits
 from orbitwise.functionals.functional import Atoms, Block, Evaluation, Functional
 from orbitwise.inference.linear_algebra import NOT_COMPUTABLE
 from orbitwise.inference.model import LatentModel, Observations
-from orbitwise.inference.optimise.checkpoints import Slots
+from orbitwise.inference.optimise.checkpoints import Slots, State
 from orbitwise.inference.optimise.training import TimeIsOverError, log_prior
+from orbitwise.inference.processes import Processes
 from orbitwise.inference.sparse.held_rows import condition
 from orbitwise.inference.sparse.inducing import (
     EstimatedProcess,
     Estimates,
     Inducing,
-    Prior,
     RowsNotFiniteError,
     check_finite,
     inducing_factor,
+    lower_part,
     lower_rows,
 )
 from orbitwise.inference.sparse.posterior import Whitened, WhitenedFactor
@@ -56,9 +58,10 @@ from orbitwise.inference.stochastic.variational import (
     check_drawn,
     natural_step,
 )
-from orbitwise.likelihoods.likelihood import Likelihood
+from orbitwise.inference.stored_rows import typical_rows
 from orbitwise.likelihoods.recognition import Recognition
 from orbitwise.orbits.finite import FiniteOrbit
+from orbitwise.orbits.nodes import Part
 from orbitwise.process.process import Process
 from orbitwise.process.unbiased import Method, pair_factors
 
@@ -79,17 +82,14 @@ class StochasticTrainer:
     `tilt` is the source of the Pólya-Gamma tilts: remembered per datum, or from a recognition network.
     `q_update` is how q is learned: along its natural gradient, or by Adam on its mean and Cholesky factor.
     With an `inducing_functional`, u = L_z g (for example f(z), for a finite orbit) instead of g(z).
-    `num_rows` is the number of all rows if the given ones are only a part of them. A `weight` is the number
-    of repetitions of a row.
+    `num_rows` is the number of all rows if the given ones are only a part of them. The weight of a row is the
+    number of its repetitions. The processes that share the observations share every batch.
     """
 
     def __init__(
         self,
-        process: Prior,
-        functional: Functional,
-        likelihood: Likelihood,
-        x: Float[Tensor, "N d"],
-        targets: Float[Tensor, "N c"],
+        model: LatentModel,
+        observations: Observations,
         inducing: Float[Tensor, "u e"],
         generator: torch.Generator,
         batch_size: int = 256,
@@ -100,10 +100,11 @@ class StochasticTrainer:
         q_update: Literal["natural", "adam"] = "natural",
         inducing_functional: Functional | None = None,
         num_rows: float | None = None,
-        weight: Float[Tensor, " N"] | None = None,
     ) -> None:
-        self.process, self.functional, self.likelihood = process, functional, likelihood
-        self.x, self.targets, self.weight = x, targets.double(), weight
+        x, targets = observations.x, observations.targets.double()
+        # observations of g itself are those of f for another functional
+        self.model = model.at(observations.through(model.functional).functional)
+        self.observations = replace(observations, functional=Evaluation(), targets=targets)
         self.generator = generator
         self.num_rows = len(x) if num_rows is None else max(num_rows, len(x))
         self.batches = Batches(len(x), batch_size, generator, x.device)
@@ -111,7 +112,7 @@ class StochasticTrainer:
         self.rates = Rates() if rates is None else rates
         self.method: Method = method
         self.tight, self.q_update = tight, q_update
-        if isinstance(process, EstimatedProcess) and inducing_functional is not None:
+        if isinstance(model.prior, EstimatedProcess) and inducing_functional is not None:
             raise ValueError("An estimated process has no functionals of g: leave inducing_functional out.")
         self.inducing_functional = Evaluation() if inducing_functional is None else inducing_functional
         self.recognition = None
@@ -120,19 +121,20 @@ class StochasticTrainer:
         if q_update not in ("natural", "adam"):
             raise ValueError(f"q_update must be 'natural' or 'adam', not {q_update!r}.")
         if tilt == "recognition":
-            if not likelihood.needs_tilt:
+            if not model.likelihood.needs_tilt:
                 raise ValueError(
-                    f"{type(likelihood).__name__} has no tilts, so it takes no recognition network: leave "
-                    "tilt out."
+                    f"{type(model.likelihood).__name__} has no tilts, so it takes no recognition network: "
+                    "leave tilt out."
                 )
-            self.recognition = Recognition(x, targets.shape[1], generator)
+            self.recognition = Recognition(typical_rows(x), targets.shape[1], generator)
         self.history = History()
         self.memory = Memory(len(x), targets.shape[1], x.device)
         self.replace_inducing(inducing)
         self._check_data()
         self._fixed = None
+        functional = self.model.functional
         drawn_finite = any(isinstance(each, FiniteOrbit) and each.is_drawn for each in functional.modules())
-        if isinstance(process, Process) and likelihood.is_quadratic and not drawn_finite:
+        if isinstance(model.prior, Process) and model.likelihood.is_quadratic and not drawn_finite:
             fixed = torch.Generator(x.device).manual_seed(0)
             self._fixed = freeze_functional(functional, SETTLING_NODES, fixed)
         self._ranges = [(orbit, name) for orbit in learnable_orbits(functional) for name in orbit.learned()]
@@ -145,8 +147,11 @@ class StochasticTrainer:
         with torch.no_grad():
             rows = self.inducing_rows()
         size = rows.num_rows if isinstance(rows, Atoms) else len(rows)
-        start = Whitened.prior if self.q_update == "natural" else WhitenedFactor
-        self.q = start(size, self.targets.shape[1], self.likelihood.shares_curvature, self.x.device)
+        start, targets = (
+            Whitened.prior if self.q_update == "natural" else WhitenedFactor,
+            self.observations.targets,
+        )
+        self.q = start(size, targets.shape[1], self.model.likelihood.shares_curvature, targets.device)
         self.age = 0
 
     def inducing_rows(self) -> Inducing:
@@ -154,7 +159,7 @@ class StochasticTrainer:
 
         An estimated process has no functionals; its inducing variables are given by the points.
         """
-        if isinstance(self.process, EstimatedProcess):
+        if isinstance(self.model.prior, EstimatedProcess):
             return self.inducing
         return self.inducing_functional.atoms(self.inducing).expand()
 
@@ -179,9 +184,9 @@ class StochasticTrainer:
     def _moving(self) -> nn.ModuleDict:
         """The modules whose parameters may be learned, including q if it is learned by Adam."""
         modules: dict[str, nn.Module] = {
-            "process": self.process,
-            "functional": self.functional,
-            "likelihood": self.likelihood,
+            "process": self.model.prior,
+            "functional": self.model.functional,
+            "likelihood": self.model.likelihood,
             "inducing_functional": self.inducing_functional,
         }
         others = {"recognition": self.recognition, "q": self.q}
@@ -201,7 +206,8 @@ class StochasticTrainer:
         `until_settled`, rates decay as soon as they have, and `num_steps` is the largest number of steps.
         States are written to `slots` regularly; a run that was killed resumes from the last one.
         """
-        if slots is not None and slots.begin():
+        processes = self.processes
+        if processes.from_first(slots is not None and slots.begin()):
             return False
         self.history.start()
         try:
@@ -219,11 +225,9 @@ class StochasticTrainer:
         slots: Slots | None,
     ) -> bool:
         descent, run = self._descent(), RunState(self.snapshot())
-        if slots is not None and (state := slots.recall()) is not None:
-            if why := misfit(self, descent, run, state):
-                slots.refuse(why)
-            else:
-                restore(self, descent, run, state)
+        recalled = self.processes.together(lambda: self._recalled(slots, descent, run))
+        if (state := self.processes.from_first(recalled)) is not None:
+            restore(self, descent, run, state)
         for step in range(run.step, num_steps):
             warming, evaluated = step < warm_up, False
             progress = self._progress(step, num_steps, run.settled_at if until_settled else 0)
@@ -232,12 +236,12 @@ class StochasticTrainer:
             try:
                 index = self.next_batch()
                 terms, bound = self._evaluate(index, descent.moves(warming))
-                if run.moved and self.history.has_collapsed(bound, self.targets.numel()):
+                if run.moved and self.history.has_collapsed(bound, self.observations.targets.numel()):
                     raise ValueError(f"the bound fell to {bound:.6g}")
                 evaluated = True
                 if descent.moves(warming):
                     rate = run.factor * self.rates.at(progress)
-                    descent.step(self._loss(index, terms), rate, warming)
+                    descent.step(self._loss(index, terms), rate, warming, self.processes)
                 self._learn(index, terms, run.factor)
             except NOT_COMPUTABLE as error:
                 self.return_to(run.best)
@@ -264,6 +268,16 @@ class StochasticTrainer:
                     slots.write(capture(self, descent, run, step + 1))
         return run.settled_at > 0
 
+    def _recalled(self, slots: Slots | None, descent: Descent, run: RunState) -> State | None:
+        """The state from which this run resumes, if there is one and it fits; the first process has it."""
+        state = None if slots is None else slots.recall()
+        if slots is None or state is None:
+            return None
+        why = misfit(self, descent, run, state)
+        if why:
+            slots.refuse(why)
+        return None if why else state
+
     def _progress(self, step: int, num_steps: int, settled_at: int) -> float:
         """The progress of a run from 0 to 1, on which its rates depend."""
         start = self.rates.decay_from
@@ -278,7 +292,7 @@ class StochasticTrainer:
             self.history.note(values, self._collapsed_bound())
         except NOT_COMPUTABLE:
             self.history.notes = []  # the next step will fail as well, and be undone
-        return self.history.has_settled(self.units, self.num_rows * self.targets.shape[1])
+        return self.history.has_settled(self.units, self.num_rows * self.observations.targets.shape[1])
 
     def _collapsed_bound(self) -> float | None:
         """The bound at the best q for the present parameters, on some rows at a few fixed nodes, scaled to
@@ -287,33 +301,34 @@ class StochasticTrainer:
         It does not depend on batches, draws and fluctuations of q, so small gains are visible. None if the
         best q has no closed form.
         """
-        if self._fixed is None or isinstance(self.process, EstimatedProcess):
+        if self._fixed is None:
             return None
-        index = torch.arange(0, len(self.x), -(-len(self.x) // MOST_SETTLING_ROWS), device=self.x.device)
-        model = LatentModel(self.process, self._fixed, self.likelihood)
-        rows = Observations(Evaluation(), self.x[index], self.targets[index], self.weights_of(index))
+        count = len(self.observations)
+        index = torch.arange(0, count, -(-count // MOST_SETTLING_ROWS), device=self.observations.x.device)
+        model = self.model.at(self._fixed)
+        rows = replace(self.observations.take(index), processes=self.processes)
         found = condition(model, rows, self.inducing_rows(), tilt=self.memory.recall(index)[1])
         return self.num_rows / len(index) * float(found.bound(self.tight))
 
     def _learned_values(self) -> tuple[list[float], list[float]]:
         """Raw parameters of kernel and likelihood, and both ends of all learned ranges."""
-        parameters = _parameters([self.process, self.likelihood])
+        parameters = _parameters([self.model.prior, self.model.likelihood])
         raw = [p.detach().flatten().tolist() for p in parameters if p.numel() <= MOST_NOTED]
         # orbits do not list ranges of width zero
         ends = [orbit.learned().get(name, (0.0, 0.0)) for orbit, name in self._ranges]
         return [each for values in raw for each in values], [end for pair in ends for end in pair]
 
     def bound_on(self, index: Int[Tensor, " n"]) -> BoundTerms:
-        """The bound's terms on a batch of rows, drawn afresh."""
-        return self._terms(index, self._rows(index))
+        """The bound's terms on a batch of rows, drawn afresh; of several processes, those of its share alone.
 
-    def weights_of(self, index: Int[Tensor, " n"]) -> Float[Tensor, " n"] | None:
-        """The weights of some rows; None if all weights are 1."""
-        return None if self.weight is None else self.weight[index]
+        The data term is that of the whole batch.
+        """
+        terms = self.processes.together(lambda: self._terms(index, self._rows(index)))
+        return terms._replace(data=self.processes.sum(terms.data)[0])
 
     def estimate(self, num_passes: int | None = None) -> BoundEstimate:
         """An unbiased estimate of the bound on all data at the present q, with remembered slack and tilts."""
-        everything = torch.arange(len(self.x), device=self.x.device)
+        everything = torch.arange(len(self.observations), device=self.observations.x.device)
         with torch.no_grad():
             return average_passes(
                 self.bound_on,
@@ -322,47 +337,69 @@ class StochasticTrainer:
                 num_passes,
             )
 
+    @property
+    def processes(self) -> Processes:
+        """The processes that share every batch."""
+        return self.observations.processes
+
+    def _mine(self, index: Tensor) -> Observations:
+        """Those rows of a batch that are the share of this process."""
+        return self.observations.take(index[self.processes.share(len(index))])
+
     def _rows(self, index: Tensor) -> Block | Estimates:
-        return lower_rows(self.process, self.functional, self.inducing, self.x[index], self.generator)
+        """This process' share of a batch, drawn as in the whole batch."""
+        model, x = self.model, self.observations.x
+        part = Part.of(self.processes.share(len(index)), len(index))
+        drawn = (lambda rows: x[index[rows]], part, self.generator)
+        return lower_part(model.prior, model.functional, self.inducing, *drawn)
 
     def _terms(self, index: Tensor, rows: Block | Estimates) -> BoundTerms:
-        inducing, targets = self.inducing_rows(), self.targets[index]
+        model, inducing, some = self.model, self.inducing_rows(), self._mine(index)
+        targets = some.targets
         # exact rows use their own best slack and tilt
-        residual, tilt = self.memory.recall(index) if rows.is_drawn else (None, None)
+        share = index[self.processes.share(len(index))]
+        residual, tilt = self.memory.recall(share) if rows.is_drawn else (None, None)
         if not self.tight:
-            residual = targets.new_zeros(len(index))
+            residual = targets.new_zeros(len(share))
         if self.recognition is not None:
-            tilt = self.recognition(self.x[index], targets)
-        lower = inducing_factor(self.process, inducing)
-        known = (rows, targets, residual, tilt, self.method, self.weights_of(index))
-        return bound_terms(self.process, self.likelihood, self.q, inducing, lower, *known)
+            tilt = self.recognition(some.x, targets)
+        lower = inducing_factor(model.prior, inducing)
+        known = (rows, targets, residual, tilt, self.method, some.weight)
+        return bound_terms(model.prior, model.likelihood, self.q, inducing, lower, *known)
 
     def _evaluate(self, index: Tensor, with_gradients: bool) -> tuple[BoundTerms, float]:
-        with torch.set_grad_enabled(with_gradients):
+        def computed() -> tuple[Block | Estimates, BoundTerms]:
             rows = self._rows(index)
-            terms = self._terms(index, rows)
+            return rows, self._terms(index, rows)
+
+        processes = self.processes
+        with torch.set_grad_enabled(with_gradients):
+            rows, terms = processes.together(computed)
         with torch.no_grad():
-            bound = float(self.num_rows / len(index) * terms.data - self.q.divergence())
+            (data,) = processes.sum(terms.data)
+            bound = float(self.num_rows / len(index) * data - self.q.divergence())
         if not math.isfinite(bound):
-            check_finite(rows)
+            processes.together(lambda: check_finite(rows))
             raise ValueError("the bound is not finite")
         return terms, bound
 
     def _loss(self, index: Tensor, terms: BoundTerms) -> Tensor:
+        """The part of this process of minus the bound per row and the hyperpriors."""
         # KL[q(v) ‖ N(0, I)] does not depend on kernel and orbit, because v is whitened
         divergence = self.q.divergence() if isinstance(self.q, WhitenedFactor) else 0.0
-        bound = self.num_rows / len(index) * terms.data - divergence + log_prior(self.process)
+        prior, size = log_prior(self.model.prior), self.processes.size
+        bound = self.num_rows / len(index) * terms.data - divergence / size + prior / size
         return -bound / self.num_rows
 
     def _learn(self, index: Tensor, terms: BoundTerms, factor: float) -> None:
         """Step q along its natural gradient, unless it is learned by Adam, and update the memory."""
         if isinstance(self.q, Whitened):
-            scale = self.num_rows / len(index)
-            rows, groups, size = terms.projection.columns.shape
-            rate = factor * self.rates.natural_at(self.age, rows, size, scale == 1 and groups == 1)
-            batch = (terms, self.targets[index], scale, rate, self.weights_of(index))
-            self.q = natural_step(self.likelihood, self.q, *batch)
-        self.memory.learn(index, terms)
+            scale, some = self.num_rows / len(index), self._mine(index)
+            _, groups, size = terms.projection.columns.shape
+            rate = factor * self.rates.natural_at(self.age, len(index), size, scale == 1 and groups == 1)
+            step = (terms, some.targets, scale, rate, some.weight, self.processes)
+            self.q = natural_step(self.model.likelihood, self.q, *step)
+        self.memory.learn(index, terms, self.processes)
         self.age += 1
 
     def _descent(self) -> Descent:
@@ -370,26 +407,32 @@ class StochasticTrainer:
         network = [each for each in others if isinstance(each, nn.Module)]
         return Descent(
             [
-                Group(_parameters([self.process, self.likelihood]), rates.kernel),
-                Group(_parameters([self.functional, self.inducing_functional]), rates.orbit),
+                Group(_parameters([self.model.prior, self.model.likelihood]), rates.kernel),
+                Group(_parameters([self.model.functional, self.inducing_functional]), rates.orbit),
                 Group([self.inducing], rates.inducing),
                 Group(_parameters(network), rates.variational, waits=False),
             ]
         )
 
     def _check_data(self) -> None:
-        count = len(self.x)
-        if len(self.targets) != count or not bool(self.targets.isfinite().all()):
+        model, given, count = self.model, self.observations, len(self.observations)
+        if len(given.targets) != count or not bool(given.targets.isfinite().all()):
             raise ValueError(f"{count} inputs need {count} rows of finite targets, one column per output.")
+        if given.weight is not None and given.weight.shape != (count,):
+            raise ValueError("Stochastic steps take one weight per row, the same for all outputs.")
+        if given.scatter is not None and bool(given.scatter.any()):
+            raise ValueError(
+                "Stochastic steps take every row by itself: do not merge rows with equal inputs."
+            )
         probe = torch.Generator(self.generator.device).manual_seed(0)
         with torch.no_grad():
-            some = self.x[: self.batch_size]
-            rows = lower_rows(self.process, self.functional, self.inducing, some, probe)
+            some = given.x[: self.batch_size]
+            rows = lower_rows(model.prior, model.functional, self.inducing, some, probe)
         check_finite(rows)
         if isinstance(rows, Atoms) and rows.is_drawn:
             pair_factors(rows, self.method)  # refuses a single draw
         if rows.is_drawn:
-            check_drawn(self.likelihood)
+            check_drawn(model.likelihood)
         height = len(rows.variance) if isinstance(rows, Estimates) else rows.num_rows
         if height != len(some):
             raise ValueError(

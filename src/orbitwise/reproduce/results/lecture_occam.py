@@ -111,7 +111,8 @@ def claims(numbers: Cells) -> list[Claim]:
     odds = integers["progression"] / integers["cubic"]
     hill, asymptote = (evidences(numbers, prior) for prior in PRIORS)
     best, last = int(hill.argmax()), len(hill) - 1
-    lost = (hill.max() - hill[-1], asymptote.max() - asymptote[-1])
+    lost = float(hill.max() - hill[-1]), float(asymptote.max() - asymptote[-1])
+    too_simple = float(hill.max() - hill[0])
     return [
         Claim.of(
             "Both rules give −1, 3, 7, 11; the cubic goes on with another number",
@@ -130,9 +131,9 @@ def claims(numbers: Cells) -> list[Claim]:
         Claim.of(
             "Occam's hill: with equal priors on all coefficients too simple and too complex models lose",
             "figure 6, no numbers",
-            f"most evidence at order {best}; {hill.max() - hill[0]:.1f} nats less at order 0, {lost[0]:.1f} "
+            f"most evidence at order {best}; {too_simple:.1f} nats less at order 0, {lost[0]:.1f} "
             f"at order {last}",
-            0 < best < last and hill.max() - hill[0] > 1 and lost[0] > 1,
+            0 < best < last and too_simple > 1 and lost[0] > 1,
         ),
         Claim.of(
             "Occam's asymptote: with a prior that shrinks with the order complex models do not lose",

@@ -123,7 +123,7 @@ def claims(numbers: Cells) -> list[Claim]:
         parts, lower = [], 0
         for pair in pairs:
             ours, theirs = errors(numbers, pair, machine), errors(numbers, pair, VIRTUAL)
-            lower += ours.mean() < theirs.mean()
+            lower += int(ours.mean() < theirs.mean())
             mark = "*" if p_value(ours, theirs) < SURE else ""
             parts.append(f"{pair} {ours.mean():.1f} against {theirs.mean():.1f}{mark}")
         claim = Claim.of(
