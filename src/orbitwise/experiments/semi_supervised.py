@@ -198,13 +198,13 @@ def by_evidence(grams: Tensor, labels: Labels, loss: Loss) -> Chosen:
     """The kernel and λ of the greatest evidence of logistic labels, less what is unusual."""
     ones, rates = torch.ones_like(labels.targets[0]), rates_of(grams)
     values = logistic_evidence(grams[:, None], labels.targets[0], ones[:, None], rates[..., None] * ones)
-    usual = torch.stack(
+    steps = torch.stack(
         [
-            USUAL.log_prior(torch.tensor(RATES, dtype=torch.float64), strength, 1.0)
+            USUAL.steps_to(torch.tensor(RATES, dtype=torch.float64), strength, 1.0)
             for strength in (0.0, *STRENGTHS)
         ]
     )
-    return Chosen(*divmod(int((values + usual).argmax()), len(RATES)))
+    return Chosen(*divmod(int((values - steps).argmax()), len(RATES)))
 
 
 METHODS: dict[str, tuple[str, Callable[[Tensor, Labels, Loss], Chosen], Loss]] = {

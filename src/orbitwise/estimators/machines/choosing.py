@@ -49,7 +49,7 @@ class Choice(NamedTuple):
 class Usual(NamedTuple):
     """λ times the mean variance of the kernel, ν and the bandwidth before labels have said anything.
 
-    The log prior of others is one nat less for every step away: a factor of √10 in λ, 10 in ν, 2 in the
+    Another setting must be better by a nat for every step away: a factor of √10 in λ, 10 in ν, 2 in the
     bandwidth. No invariance counts as the strength 1e-6.
     """
 
@@ -57,10 +57,10 @@ class Usual(NamedTuple):
     strength: float
     bandwidth: float
 
-    def log_prior(self, rates: Float[Tensor, " r"], strength: float, bandwidth: float) -> Float[Tensor, " r"]:
-        """Of λ times the mean variance, ν and the bandwidth."""
+    def steps_to(self, rates: Float[Tensor, " r"], strength: float, bandwidth: float) -> Float[Tensor, " r"]:
+        """The steps to values of λ times the mean variance, with ν and a bandwidth."""
         others = abs(_log(strength) - _log(self.strength)) + abs(math.log2(bandwidth / self.bandwidth))
-        return -(2 * (rates / self.rate).log10().abs() + others)
+        return 2 * (rates / self.rate).log10().abs() + others
 
 
 def rank_by_evidence(
@@ -69,11 +69,11 @@ def rank_by_evidence(
     rates: Sequence[float] | None = None,
     usual: Usual | None = None,
 ) -> list[Choice]:
-    """Choices by their evidence, summed over outputs, plus the log prior, the greatest first.
+    """Choices by their evidence, summed over outputs, less steps from the usual, the greatest first.
 
     For logistic labels it is computed by expectation propagation. For squared losses it is that of targets
     with Gaussian noise, where every λ is cheap, and only the best λ of each strength is returned. Scores are
-    evidences without the prior.
+    evidences alone.
     """
     ranked = []
     for task in tasks:
@@ -84,7 +84,7 @@ def rank_by_evidence(
             values = total = evidence(task, gram, grid)
             if usual is not None:
                 products = grid * gram.diagonal().mean().clamp_min(1e-300)
-                total = values + usual.log_prior(products, strength, task.bandwidth)
+                total = values - usual.steps_to(products, strength, task.bandwidth)
             places = range(len(grid)) if isinstance(task.loss, Logistic) else [int(total.argmax())]
             ranked += [
                 (total[i].item(), Choice(grid[i].item(), strength, values[i].item(), task)) for i in places

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from orbitwise.functionals.functional import Evaluation
 from orbitwise.inference import exact
+from orbitwise.inference.linear_algebra import cholesky
 from orbitwise.inference.sampling import HierarchicalModel, LatentChains, gibbs, independence_sampler
 from orbitwise.inference.sampling.elliptical import elliptical_slice
 from orbitwise.likelihoods import Poisson
@@ -37,8 +38,7 @@ def run_values(num_rows: int, num_samples: int, seed: int, device: str) -> Numbe
     """Samples of p(f | y) under Gaussian noise, where it is known, judged by their standard errors."""
     generator = torch.Generator().manual_seed(seed)
     process, rows = process_of(0.8), Evaluation().atoms(torch.linspace(-3, 3, num_rows).double()[:, None])
-    prior = process.covariance(rows)
-    lower = torch.linalg.cholesky(prior + 1e-9 * torch.eye(num_rows, dtype=torch.float64))
+    lower = cholesky(process.covariance(rows).detach()).lower
     noise = torch.randn(num_rows, 1, generator=generator, dtype=torch.float64)
     y = lower @ torch.randn(num_rows, 1, generator=generator, dtype=torch.float64) + NOISE * noise
 

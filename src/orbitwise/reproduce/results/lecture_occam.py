@@ -114,11 +114,11 @@ def claims(numbers: Cells) -> list[Claim]:
     lost = float(hill.max() - hill[-1]), float(asymptote.max() - asymptote[-1])
     too_simple = float(hill.max() - hill[0])
     return [
-        Claim.of(
+        Claim(
             "Both rules give −1, 3, 7, 11; the cubic goes on with another number",
             "c = 1/11, d = 9/11, e = 23/11",
             f"c, d, e = {', '.join(integers['rule'])}, then {integers['next'][0]:.1f}",
-            integers["rule"] == ["1/11", "9/11", "23/11"],
+            "holds" if integers["rule"] == ["1/11", "9/11", "23/11"] else "differs",
             "the printed c has the wrong sign: with +1/11 the sequence is not −1, 3, 7, 11",
         ),
         Claim.of(
