@@ -84,7 +84,8 @@ def cells(setting: Setting) -> Mapping[str, Cell]:
                         "batch_size": setting.pick(20, 128, 256),
                         "seed": seed,
                     }
-                    seconds = setting.pick(1.0, 1 + num_steps * 0.03, 6 + 0.012 * num_steps)
+                    on_cpu = 3.0 if MODELS[model] is None else 6 + 0.06 * num_steps
+                    seconds = setting.pick(1.0, on_cpu, 6 + 0.012 * num_steps)
                     name = f"±{degrees}°, {model}, {num_steps} steps, seed {seed}"
                     found[name] = Cell(run, options, seconds, (source["data"],))
     return found
