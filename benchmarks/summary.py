@@ -44,6 +44,10 @@ def records_of(record):
     return record if isinstance(record, list) else record["records"]
 
 
+FORMER = {"semi_supervised": "git checkout 568d46b && "}
+"""Experiments that are run by `orbitwise reproduce` today, whose record is of another revision."""
+
+
 def mnist_command(name, command):
     parts = ["git checkout 9ae0a5c && python -m orbitwise.experiments.mnist"]
     for key in ("data", "orbit", "inducing", "steps", "report", "loo_from"):
@@ -367,6 +371,7 @@ def section(path):
         module = path.stem.removesuffix("_fresh").removesuffix("_defaults").removesuffix("_rotated")
         if module in EXPERIMENTS:
             command = f"python -m orbitwise.experiments.{module}{options(record)} --out results/{path.name}"
+            command = FORMER.get(module, "") + command
         if scripts := [each for each in SEVERAL_RECORDS if path.stem.startswith(each)]:
             command = f"python benchmarks/{scripts[0]}.py{settings_of(record)} --out results/{path.name}"
         return path.name, title, (command or f"python benchmarks/{path.stem}.py").strip(), *show(record)
