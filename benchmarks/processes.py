@@ -100,7 +100,8 @@ def steps(processes, meter, batch_size, inducing, draws, side, num_steps):
     generator = torch.Generator().manual_seed(0)
     x = torch.rand(4 * batch_size, side**2, generator=generator, dtype=torch.float64)
     targets = torch.randn(len(x), 10, generator=generator, dtype=torch.float64)
-    functional = evenly_drawn(OrbitAverage(ImageOrbit((side, side), num_samples=2)), draws).double().to(meter.device)
+    average = OrbitAverage(ImageOrbit((side, side), num_samples=2)).double().to(meter.device)
+    functional = evenly_drawn(average, draws)
     kernel = ScaleKernel(RBFKernel()).double()
     kernel.base_kernel.lengthscale = 0.3 * side
     prior, noise = Process(None, kernel).double().to(meter.device), Gaussian(0.1).double().to(meter.device)
