@@ -5,9 +5,8 @@
 
 A step of K processes takes the seconds of its share of the batch, those of what every process does by itself
 (matrices of inducing points), and those of sums over processes. The first two are measured, in
-results/processes.json; other numbers of inducing points, draws and pixels follow from the measured exponents,
-and the cube of the inducing points for what every process does by itself. `--times-as-fast` says how much
-faster another device is than the one that was measured.
+results/processes.json; other numbers of inducing points, draws and pixels follow from the measured exponents.
+`--times-as-fast` says how much faster another device is than the one that was measured.
 
 Sums are simulated message by message: each process sends a part of its vector to every other one, which adds
 them up, and then its part of the sum to all. A link carries one message at a time, links within a node and
@@ -73,13 +72,11 @@ def formula(count, size, network):
 def costs(measured, wanted, times_as_fast):
     """The seconds of a row, and those of a step without rows, at the sizes that are wanted."""
     sizes, one = measured["sizes"], measured["processes"]["1"]
-    fixed = one["fixed_processor_seconds"]
-    row = (one["steps"]["processor_seconds"] - fixed) / sizes["batch_size"]
-    for name in ("inducing", "draws", "side"):
-        exponent = one["exponents"]["pixels" if name == "side" else name]
-        row *= (wanted[name] / sizes[name]) ** (exponent * (2 if name == "side" else 1))
-    fixed *= (wanted["inducing"] / sizes["inducing"]) ** 3
-    return row / times_as_fast, fixed / times_as_fast
+    found = []
+    for part in ("row", "fixed"):
+        factors = [(wanted[n] / sizes[n]) ** one[f"{part}_exponents"][n] for n in wanted]
+        found.append(one[f"{part}_seconds"] * math.prod(factors) / times_as_fast)
+    return found
 
 
 def plan(row, fixed, wanted, images, epochs, batch_per_gpu, network, repeats=20, seed=0):
@@ -159,7 +156,7 @@ def main():
     record = {
         "measured": str(arguments.measured),
         "measured_sizes": measured["sizes"],
-        "exponents": measured["processes"]["1"]["exponents"],
+        "exponents": {n: measured["processes"]["1"][f"{n}_exponents"] for n in ("row", "fixed")},
         "sizes": wanted,
         "times_as_fast": arguments.times_as_fast,
         **dict(zip(("images", "epochs", "batch_per_gpu"), amount, strict=True)),

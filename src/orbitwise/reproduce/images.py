@@ -176,12 +176,12 @@ def classify(
     seed: int,
     device: str,
 ) -> Numbers:
-    """One fit of a model in COLOURS by stochastic variational inference; turned images if `degrees` > 0."""
+    """One fit of a model in COLOURS, by stochastic inference unless settings name another; perhaps turned."""
     found = load_images(**images, seed=seed)
     if degrees > 0:
         found = randomly_turned(found, degrees, seed)
     orbit = orbit_of(model, found.shape, factor, two_sided)
-    return fitted(found, orbit, {**settings, "inference": "variational"}, seed, device)[1]
+    return fitted(found, orbit, {"inference": "variational", **settings}, seed, device)[1]
 
 
 def difference_error(first: Mapping[str, Any], second: Mapping[str, Any]) -> float:

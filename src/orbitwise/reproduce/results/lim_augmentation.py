@@ -67,7 +67,7 @@ def with_copies(images: Images, width: float, copies: int, seed: int) -> Images:
 
 def cells(setting: Setting) -> Mapping[str, Cell]:
     """Every size of the moves, by copies and by an invariance; none, and learned."""
-    source = source_of(setting, (30, 300, 2000))
+    source = source_of(setting, (30, 200, 2000))
     widths = setting.pick((1.0,), (0.5, 1.0, 2.0), WIDTHS)
     models = [
         (RBF, 0.0),
@@ -75,8 +75,7 @@ def cells(setting: Setting) -> Mapping[str, Cell]:
         (LEARNED, 1.0),
     ]
     settings = {
-        "inference": "collapsed",
-        "num_inducing": setting.pick(20, 300, 2000),
+        "inference": "exact",
         "num_nodes": setting.pick(2, 16, 32),
         "max_iterations": setting.pick(2, 30, 40),
     }
@@ -87,7 +86,7 @@ def cells(setting: Setting) -> Mapping[str, Cell]:
                 "images": source,
                 "model": model,
                 "width": width,
-                "copies": setting.pick(2, COPIES, 8),
+                "copies": COPIES,
                 "settings": settings,
                 "seed": seed,
             }
