@@ -145,3 +145,9 @@ def test_merged_records_replace_what_was_measured_before(tmp_path: Path):
 def test_equal_rows_with_equal_targets_do_not_rule_out_noise():
     """A maximum of the evidence without noise predicts these rows with an error of 1.11 deviations."""
     assert defaults.measure("uci_reg_wine_red", 2, "InvariantGPRegressor", 1000)["rmse"] < 0.95
+
+
+@pytest.mark.requires_data("uci_reg_boston")
+def test_lengthscales_do_not_fit_chance():
+    """The maximum of the evidence alone predicts these rows with an error of 0.30 deviations."""
+    assert defaults.measure("uci_reg_boston", 6, "InvariantGPRegressor", 400)["rmse"] < 0.25

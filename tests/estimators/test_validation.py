@@ -20,11 +20,11 @@ from orbitwise import (
     VirtualSVC,
 )
 from orbitwise.estimators.regression_model import check_variance
+from orbitwise.estimators.training_data import check_training
 from orbitwise.estimators.validation import (
     as_array,
     check_inputs,
     check_rows,
-    check_training,
     flatten_images,
 )
 from orbitwise.functionals import Difference, Gradient

@@ -10,10 +10,14 @@ from rich.console import Console
 
 from orbitwise.reproduce.result import SCALES, SOURCES, all_results
 from orbitwise.reproduce.results import (
+    lim_augmentation,
+    lim_estimators,
+    lim_fig1,
     lim_fig2,
     lim_fig3,
     lim_fig4,
     lim_fig5,
+    subsets,
     talk_bounds,
     talk_inducing,
     talk_interpolation,
@@ -27,10 +31,14 @@ from orbitwise.reproduce.runner import Run
 
 RESULTS = all_results()
 TESTED = [
+    lim_augmentation,
+    lim_estimators,
+    lim_fig1,
     lim_fig2,
     lim_fig3,
     lim_fig4,
     lim_fig5,
+    subsets,
     talk_bounds,
     talk_inducing,
     talk_interpolation,

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from orbitwise.cli.errors import CommandError, nearest, sentence
-from orbitwise.inference.optimise.watching import in_words
+from orbitwise.inference.optimise.bar import in_words
 from orbitwise.reproduce.result import SCALES, Result, Scale, all_results
 from orbitwise.reproduce.runner import Run
 

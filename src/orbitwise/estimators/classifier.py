@@ -30,12 +30,9 @@ from orbitwise.estimators.estimator import EngineEstimator, resolve_likelihood
 from orbitwise.estimators.invariances import Invariance
 from orbitwise.estimators.kernel_choice import LEARNED_ROWS, MOST_COLUMNS, KernelChoice, choose_kernel
 from orbitwise.estimators.regression_model import RegressionModel, TargetScale
-from orbitwise.estimators.validation import (
-    Channels,
-    answering,
-    check_settings,
-    training_rows,
-)
+from orbitwise.estimators.sources import Source, Targets
+from orbitwise.estimators.training_data import Rows, check_labelled
+from orbitwise.estimators.validation import Channels, answering
 from orbitwise.functionals.averages import features_of
 from orbitwise.functionals.features import Features
 from orbitwise.functionals.functional import Evaluation, Functional
@@ -49,6 +46,7 @@ from orbitwise.inference.calibration import (
 )
 from orbitwise.inference.fit_result import FitResult
 from orbitwise.inference.model import LatentModel, Observations
+from orbitwise.inference.stored_rows import Inputs, as_inputs, typical_rows
 from orbitwise.kernels.bases import default_kernel
 from orbitwise.likelihoods.bernoulli import Bernoulli
 from orbitwise.likelihoods.dirichlet import Dirichlet
@@ -350,7 +348,7 @@ class InvariantGPClassifier(EngineEstimator, ClassifierMixin, BaseEstimator):
         return self.model_.latent.functional
 
     @learning("log_evidence_", "noise_")
-    def fit(self, X: ArrayLike, y: ArrayLike) -> InvariantGPClassifier:
+    def fit(self, X: ArrayLike | Source, y: Targets | None = None) -> InvariantGPClassifier:
         """Learn kernel, orbit and noise by the evidence of the training labels.
 
         Parameters
@@ -365,8 +363,7 @@ class InvariantGPClassifier(EngineEstimator, ClassifierMixin, BaseEstimator):
         InvariantGPClassifier
             The fitted estimator.
         """
-        check_settings(self)
-        x, labels = training_rows(self, X, y, ensure_min_samples=1)
+        x, labels = check_labelled(self, X, y)
         check_classification_targets(labels)
         self.classes_, codes = np.unique(labels, return_inverse=True)
         if len(self.classes_) < 2:
@@ -432,19 +429,18 @@ class InvariantGPClassifier(EngineEstimator, ClassifierMixin, BaseEstimator):
         moments = self._row_moments(self.functional_.atoms(part) for part in x.split(ROWS_AT_ONCE))
         return moments.mean, moments.variance
 
-    def _prepared(
-        self, x: NDArray[np.float64], codes: torch.Tensor
-    ) -> tuple[RegressionModel, KernelChoice | None]:
+    def _prepared(self, x: Rows, codes: torch.Tensor) -> tuple[RegressionModel, KernelChoice | None]:
         """The model to be learned, codes of the labels as its targets, and how its kernel was chosen."""
         likelihood = class_likelihood(self.likelihood, len(self.classes_))
         targets = likelihood.encode_labels(codes, len(self.classes_))
         latent = self._previous(x.shape[1])
         functional, inputs = self._begin(x, latent)
-        rows = Observations(Evaluation(), torch.from_numpy(inputs), targets)
+        rows = Observations(Evaluation(), as_inputs(inputs), targets)
         choice = self._kernel_choice(rows.x, codes, functional, latent)
         if latent is None:
             features = None if self.features is None else features_of(functional)
-            points = rows.x if features is None else features(rows.x)
+            some = typical_rows(rows.x)
+            points = some if features is None else features(some)
             is_ard = functional.is_identity and x.shape[1] <= MOST_COLUMNS
             base = default_kernel(points, is_ard) if choice is None else choice.start()
             process = Process(None, base if self.kernel is None else copy.deepcopy(self.kernel).double())
@@ -456,7 +452,7 @@ class InvariantGPClassifier(EngineEstimator, ClassifierMixin, BaseEstimator):
         return model, choice
 
     def _kernel_choice(
-        self, x: torch.Tensor, codes: torch.Tensor, functional: Functional, previous: LatentModel | None
+        self, x: Inputs, codes: torch.Tensor, functional: Functional, previous: LatentModel | None
     ) -> KernelChoice | None:
         """The kernel by held-out labels where none is given and f is g; that of a previous fit stays."""
         last: str | None = vars(self).pop("kernel_choice_", None)

@@ -51,6 +51,7 @@ from orbitwise.inference.sparse.model import SparseModel
 from orbitwise.inference.sparse.posterior import SparsePosterior
 from orbitwise.inference.stochastic.objectives import NonconjugateBound, StochasticBound
 from orbitwise.inference.stochastic.trainer import StochasticTrainer
+from orbitwise.inference.stored_rows import Inputs, held_rows
 from orbitwise.likelihoods.gaussian import Gaussian
 from orbitwise.likelihoods.likelihood import Likelihood
 
@@ -170,7 +171,7 @@ def engine_for(num_rows: int, exact_serves: bool = True, num_points: int | None 
     return "collapsed" if num_rows <= COLLAPSED_ROWS else "variational"
 
 
-def num_points(functional: Functional, x: Tensor) -> int | None:
+def num_points(functional: Functional, x: Inputs) -> int | None:
     """The number of points of g in all rows; None if an orbit is drawn."""
     if is_drawn(functional):
         return None
@@ -196,7 +197,7 @@ def fit_exact(model: LatentModel, observations: tuple[Observations, ...], settin
 
     The standard error covers the choice of the nodes: their spread, and what the last doubling gained.
     """
-    x = observations[0].x
+    x = held_rows(observations[0].x)
     search: LearnedRanges | None = None
     error, converged, history = 0.0, False, []
     if model.is_drawn:
@@ -543,6 +544,7 @@ def _finished(
     generator, reporter = settings.generator, settings.reporter
     seed = int(torch.randint(2**31, (1,), generator=_copy(generator), device=generator.device))
     rungs = Rungs(model, observations, final, seed, settings.labels, settings.noise_of_labels, learned.tilt)
+    rungs = replace(rungs, max_memory=settings.max_memory)
     of_evidence = rungs.of_evidence()
     base = of_evidence.as_learned(learned.inducing)
     half = None if learned.half_inducing is None else Half.of(of_evidence.at_points(learned.half_inducing))

@@ -51,6 +51,7 @@ from orbitwise.estimators.learned_ranges import (
     searched_errors,
 )
 from orbitwise.estimators.regression_model import RegressionModel, TargetScale, constant_part
+from orbitwise.estimators.training_data import Rows
 from orbitwise.estimators.validation import (
     InputForm,
     Order,
@@ -69,6 +70,7 @@ from orbitwise.inference.optimise.checkpoints import Progress
 from orbitwise.inference.optimise.cost import users_level
 from orbitwise.inference.optimise.watching import Callback, Reporter
 from orbitwise.inference.processes import ALONE, Processes
+from orbitwise.inference.stored_rows import Inputs
 from orbitwise.likelihoods.gaussian import Gaussian
 from orbitwise.likelihoods.likelihood import Likelihood
 from orbitwise.orbits.finite import FiniteOrbit
@@ -195,9 +197,7 @@ class LearnedOrbit(FittedProcess, ABC):
         seed = int(check_random_state(self.random_state).randint(2**31))
         return torch.Generator(device).manual_seed(self._processes.from_first(seed))
 
-    def _begin(
-        self, x: NDArray[np.float64], previous: LatentModel | None = None
-    ) -> tuple[Functional, NDArray[np.float64]]:
+    def _begin(self, x: Rows, previous: LatentModel | None = None) -> tuple[Functional, Rows]:
         """The functional of f to be learned, on the CPU, and the rows without their background.
 
         It is that of a `previous` model, or a copy of the one that `invariance` names. Sets `orbit_`.
@@ -209,6 +209,7 @@ class LearnedOrbit(FittedProcess, ABC):
         functional = functional.double()
         self._set_orbit(functional, x)
         if self.features is not None:
+            assert isinstance(x, np.ndarray), "rows that stay where they are have no features"
             functional = through_features(self, functional, x)
         return functional, x - self.form_.background
 
@@ -227,7 +228,7 @@ class LearnedOrbit(FittedProcess, ABC):
             with reporter.interruptible():
                 yield reporter
 
-    def _set_orbit(self, functional: Functional, x: NDArray[np.float64]) -> None:
+    def _set_orbit(self, functional: Functional, x: Rows) -> None:
         """Remember the orbit of rows, to be learned or finite, and what counts as background.
 
         Warps fill with zeros, so the darkest value of images is taken off; kernels of distances do not mind.
@@ -240,11 +241,11 @@ class LearnedOrbit(FittedProcess, ABC):
         is_warped = bool(learnable_orbits(functional)) and shape is not None
         self.form_ = replace(self.form_, background=float(x.min()) if is_warped else 0.0)
 
-    def _warn_if_idle(self, x: NDArray[np.float64]) -> None:
+    def _warn_if_idle(self, x: Rows) -> None:
         """Warn of an orbit all of whose moves are off."""
         if not isinstance(self.orbit_, DrawnOrbit) or bool(self.orbit_.active.any()):
             return
-        row = torch.from_numpy(np.array(x[:1]))
+        row = torch.from_numpy(np.array(x[slice(0, 1)]))
         generator = torch.Generator().manual_seed(0)
         with torch.no_grad():
             moved = self.orbit_.move(row, self.orbit_.noise((1, 8), generator, row))
@@ -422,7 +423,7 @@ class EngineEstimator(LearnedOrbit, ABC):
         super().check_parts()
         self.model_.check_fits(self.n_features_in_, self.posterior_.num_outputs)
 
-    def _choose_device(self, functional: Functional, x: torch.Tensor) -> None:
+    def _choose_device(self, functional: Functional, x: Inputs) -> None:
         """Set `device_`, where the engine `inference_` is to work."""
         num_inducing = None
         if self.inference_ != "exact":
@@ -663,9 +664,7 @@ def chosen_device(device: object, work: float, num_gpus: int | None = None) -> s
     return name
 
 
-def work_of(
-    functional: Functional, x: torch.Tensor, num_nodes: int | None, num_inducing: int | None
-) -> float:
+def work_of(functional: Functional, x: Inputs, num_nodes: int | None, num_inducing: int | None) -> float:
     """Rows × nodes × inducing points × columns of an evaluation.
 
     Exact inference has all nodes of all rows for inducing points, and `num_inducing` is None. `num_nodes` is

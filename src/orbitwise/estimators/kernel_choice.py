@@ -26,6 +26,7 @@ from orbitwise.inference.held_out_labels import HeldOutLabels
 from orbitwise.inference.linear_algebra import NOT_COMPUTABLE
 from orbitwise.inference.model import LatentModel, Observations
 from orbitwise.inference.optimise.training import maximize
+from orbitwise.inference.stored_rows import Inputs, held_rows
 from orbitwise.kernels.bases import default_kernel, log_positive, typical_distance, typical_spread
 from orbitwise.kernels.scaled_columns import ScaledColumnsKernel
 from orbitwise.likelihoods.gaussian import Gaussian
@@ -141,7 +142,7 @@ class KernelChoice:
 
 
 def choose_kernel(
-    x: Float[Tensor, "n d"], labels: Int[Tensor, " n"], targets: Float[Tensor, "n c"], is_table: bool
+    x: Inputs, labels: Int[Tensor, " n"], targets: Float[Tensor, "n c"], is_table: bool
 ) -> KernelChoice | None:
     """The kernel under which held-out labels of some rows are most probable; None if that cannot be computed.
 
@@ -166,7 +167,8 @@ def choose_kernel(
 
 
 def _metrics(rows: Observations, is_table: bool) -> list[Metric]:
-    x, typical = rows.x, typical_distance(rows.x, separate=False)
+    x = held_rows(rows.x)
+    typical = typical_distance(x, separate=False)
     if not is_table:
         return [Metric("", None, typical, 0)]
     one = LONG * x.new_tensor(x.shape[1] ** 0.5)

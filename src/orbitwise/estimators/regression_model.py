@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import copy
 import math
+import sys
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from numbers import Real
@@ -27,28 +29,37 @@ from orbitwise.inference import exact
 from orbitwise.inference.exact import ExactEvidence
 from orbitwise.inference.linear_algebra import NOT_COMPUTABLE
 from orbitwise.inference.model import LatentModel, Observations, Posterior
+from orbitwise.inference.optimise.cost import users_level
 from orbitwise.inference.optimise.training import assign, maximize, values_of
 from orbitwise.inference.sparse.model import SparseModel
+from orbitwise.inference.stored_rows import StoredRows, held_rows, is_large, typical_rows
 from orbitwise.kernels.bases import LinearTrend, default_kernel, typical_spread
 from orbitwise.likelihoods.gaussian import NOISE_FLOOR, Gaussian
 from orbitwise.likelihoods.likelihood import Likelihood
 from orbitwise.process.process import Process
 
 
-def merge(x: NDArray[np.float64], y: NDArray[np.float64], weight: NDArray[np.float64]) -> Observations:
+def merge(
+    x: NDArray[np.float64] | StoredRows, y: NDArray[np.float64], weight: NDArray[np.float64]
+) -> Observations:
     """Distinct inputs in a fixed order, with mean, weight and scatter of the targets seen there.
 
-    Rows of weight zero are left out.
+    Rows of weight zero are left out. Stored rows stay in the order in which they are stored.
     """
     kept = weight > 0
     if not kept.any():
         raise ValueError("All sample weights are zero: at least one row needs a positive weight.")
-    x, y, weight = x[kept], y[kept], weight[kept]
-    distinct, place = np.unique(x, axis=0, return_inverse=True)
-    place = place.ravel()
+    if isinstance(x, StoredRows):
+        x = x if kept.all() else x.at(np.flatnonzero(kept))
+        stored, place = x.distinct()
+        distinct = stored if is_large(*stored.shape) else held_rows(stored)
+    else:
+        found, place = np.unique(x[kept], axis=0, return_inverse=True)
+        distinct, place = torch.from_numpy(found), place.ravel()
+    y, weight = y[kept], weight[kept]
     # A fixed order of summation within equal inputs, so that the order of rows leaves no trace in rounding.
     order = np.lexsort((weight, *y.T, place))
-    x, y, weight, place = x[order], y[order], weight[order], place[order]
+    y, weight, place = y[order], weight[order], place[order]
 
     def sums(values: NDArray[np.float64]) -> NDArray[np.float64]:
         """Σ w over the rows of each input, for every column."""
@@ -57,9 +68,8 @@ def merge(x: NDArray[np.float64], y: NDArray[np.float64], weight: NDArray[np.flo
 
     total = sums(np.ones_like(y[:, :1]))
     mean = sums(y) / total
-    inputs, targets = torch.from_numpy(distinct), torch.from_numpy(mean)
-    scatter = torch.from_numpy(sums((y - mean[place]) ** 2))
-    return Observations(Evaluation(), inputs, targets, torch.from_numpy(total[:, 0]), scatter)
+    targets, scatter = torch.from_numpy(mean), torch.from_numpy(sums((y - mean[place]) ** 2))
+    return Observations(Evaluation(), distinct, targets, torch.from_numpy(total[:, 0]), scatter)
 
 
 def without_noise(rows: Observations) -> Observations:
@@ -76,6 +86,9 @@ def without_noise(rows: Observations) -> Observations:
 
 Observation = tuple[Functional, ArrayLike, ArrayLike, float | None]
 NOISE_START, NOISY_START = 0.05, 0.5
+LENGTHSCALE_DEVIATION = 1.0
+"""Of the logarithm of a column's lengthscale under the hyperprior of the default kernel. The evidence of some
+hundred rows has several maxima, with lengthscales that fit chance; it outweighs the hyperprior with many."""
 
 
 @final
@@ -247,7 +260,7 @@ class RegressionModel:
 
 
 def prepare(
-    x: NDArray[np.float64],
+    x: NDArray[np.float64] | StoredRows,
     y: NDArray[np.float64],
     weight: NDArray[np.float64],
     functional: Functional,
@@ -267,7 +280,7 @@ def prepare(
     """
     merged = merge(x, y, weight)
     rows = without_noise(merged) if noise == 0 else merged
-    functional, points = functional.double(), rows.x
+    functional, points = functional.double(), typical_rows(rows.x)
     with torch.no_grad():
         atoms = functional.atoms(points)
     exact.refuse_drawn(atoms)
@@ -291,7 +304,8 @@ def prepare(
     if kernel is None:
         # pixels share a lengthscale, as they do under every invariance of images
         separate = functional.is_identity and not is_image
-        base = default_kernel(atoms.points[:, 0], separate, size)
+        deviation = LENGTHSCALE_DEVIATION if separate else None
+        base = default_kernel(atoms.points[:, 0], separate, size, deviation)
     else:
         base = copy.deepcopy(kernel).double()
     process = Process(_mean(mean, atoms.points.flatten(0, 1), centre), base, one_sided).double()
@@ -313,6 +327,19 @@ def prepare(
     return RegressionModel(latent, (rows, *(each for each, _ in others)), to)
 
 
+def warn_of_few_targets(name: str, model: RegressionModel) -> None:
+    """Warn where so few targets are observed that nothing is known about how far they vary."""
+    count = sum(each.count for each in model.observations)
+    if count < FEWEST_TARGETS:
+        few = "One target does" if count == 1 else f"{count:g} targets do"
+        warnings.warn(
+            f"{few} not say how far targets vary, so the error bars of {name} are a guess: give at least "
+            f"{FEWEST_TARGETS} rows.",
+            UserWarning,
+            stacklevel=users_level(sys._getframe()),
+        )
+
+
 def _noise(variance: float | None, scale: TargetScale, size: float) -> Gaussian:
     """Noise of this variance, in units of y squared, or learned noise; for targets of this mean square."""
     floor = size * NOISE_FLOOR
@@ -321,6 +348,8 @@ def _noise(variance: float | None, scale: TargetScale, size: float) -> Gaussian:
     return Gaussian(size * NOISE_START, floor=floor)
 
 
+FEWEST_TARGETS = 3
+"""With fewer, the spread of the targets is no better known than the targets themselves."""
 START_ROWS = 500
 """Rows on which starts are compared."""
 START_ITERATIONS = 30

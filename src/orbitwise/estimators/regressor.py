@@ -25,8 +25,11 @@ from orbitwise.estimators.regression_model import (
     generator_on,
     prepare,
     sparse_form,
+    warn_of_few_targets,
 )
-from orbitwise.estimators.validation import Channels, check_training
+from orbitwise.estimators.sources import Source, Targets
+from orbitwise.estimators.training_data import Rows, check_training
+from orbitwise.estimators.validation import Channels
 from orbitwise.functionals.averages import freeze_at
 from orbitwise.functionals.features import Features
 from orbitwise.functionals.functional import Functional
@@ -36,6 +39,7 @@ from orbitwise.inference.model import LatentModel, Observations
 from orbitwise.inference.sparse.certificate import Certificate, certify
 from orbitwise.inference.sparse.model import SparseModel
 from orbitwise.inference.sparse.posterior import SparsePosterior
+from orbitwise.inference.stored_rows import as_inputs, held_rows
 from orbitwise.likelihoods.gaussian import Gaussian
 from orbitwise.likelihoods.laplace import Laplace
 from orbitwise.likelihoods.likelihood import Likelihood
@@ -66,9 +70,11 @@ class InvariantGPRegressor(
     Parameters
     ----------
     kernel : gpytorch.kernels.Kernel, default=None
-        Kernel of the base process g. None takes a scaled RBF kernel that starts at the scale of the data. Its
-        hyperparameters are learned, its priors and constraints respected; `kernel` itself is not changed.
-        Give one where you know that f is periodic, rough or linear.
+        Kernel of the base process g. None takes a scaled RBF kernel that starts at the scale of the data;
+        lengthscales of columns, where each has its own, stay near that scale unless the targets are against
+        it (a log-normal hyperprior). Hyperparameters are learned, priors and constraints of a given kernel
+        respected; `kernel` itself is not changed. Give one where you know that f is periodic, rough or
+        linear.
     invariance : None, str, Orbit or Functional, default=None
         What f should not care about: a name such as "permutation", "affine" or "signal:shift" (the page
         "Names of invariances" has all), an orbit to average over, or any functional of g.
@@ -203,7 +209,7 @@ class InvariantGPRegressor(
     converged_ : bool
         Whether learning from the best start converged.
     history_ : list of float
-        The evidence, or its bound, at every iteration of the best start.
+        The evidence, or its bound, plus the log density of hyperpriors, at every iteration of the best start.
     posterior_ : Posterior
         The posterior of g, which predicts any functional of it.
     jitter_ : float
@@ -320,8 +326,8 @@ class InvariantGPRegressor(
     @learning("log_evidence_", "noise_")
     def fit(
         self,
-        X: ArrayLike,
-        y: ArrayLike,
+        X: ArrayLike | Source,
+        y: Targets | None = None,
         sample_weight: ArrayLike | None = None,
         observations: Sequence[Observation] = (),
     ) -> InvariantGPRegressor:
@@ -352,8 +358,11 @@ class InvariantGPRegressor(
         is_gaussian = isinstance(likelihood, Gaussian)
         generator, previous = self._generator(), self._previous(x.shape[1])
         functional, x = self._begin(x, previous)
-        points = num_points(functional, torch.from_numpy(x)) if self.num_inducing == "auto" else None
+        rows = as_inputs(x)
+        points = num_points(functional, rows) if self.num_inducing == "auto" else None
         self.inference_ = self._engine(len(weight), points, is_gaussian, observations)
+        if self.inference_ == "exact":
+            x = held_rows(rows).numpy()
         kernel = self.kernel if previous is None else previous.process.kernel.cpu()
         model = prepare(
             x,
@@ -371,6 +380,8 @@ class InvariantGPRegressor(
             likelihood=likelihood if isinstance(self.likelihood, Likelihood) or not is_gaussian else None,
             is_vector=is_vector,
         ).at(functional)
+        if self.max_iterations != 0:
+            warn_of_few_targets(type(self).__name__, model)
         if previous is not None:
             _resume(model.latent, previous)
         elif kernel is None and functional.is_identity and not observations and self.max_iterations != 0:
@@ -450,7 +461,7 @@ class InvariantGPRegressor(
 
     def _fit_sparse(
         self,
-        x: NDArray[np.float64],
+        x: Rows,
         targets: NDArray[np.float64],
         weight: NDArray[np.float64],
         generator: torch.Generator,
@@ -463,14 +474,17 @@ class InvariantGPRegressor(
         model = sparse_form(self.model_)
         if self.noise is None:
             self.model_ = model
-        latent, rows, merged = model.latent, torch.from_numpy(x), model.observations[0]
+        latent, rows, merged = model.latent, as_inputs(x), model.observations[0]
         is_weighted = bool((weight != 1).any())
         is_merged = len(merged) < len(x) or is_weighted
         is_collapsed = isinstance(latent.likelihood, Gaussian) and self.inference_ == "collapsed"
         if not (is_collapsed and is_merged):
             standardised = model.target_scale.standardised(torch.from_numpy(targets))
-            each = torch.from_numpy(weight) if is_weighted else None
-            merged = Observations(merged.functional, rows, standardised, each).to(self.device_)
+            each, scatter = None, None
+            if is_weighted:
+                # a row of weight w is w rows with the same target
+                each, scatter = torch.from_numpy(weight), torch.zeros_like(standardised)
+            merged = Observations(merged.functional, rows, standardised, each, scatter).to(self.device_)
         observations, generator = (merged,), generator_on(self.device_, generator)
         if self.inference_ == "variational":
             return self._run(latent, observations, generator)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import final
 
 import scipy
@@ -30,12 +30,13 @@ from orbitwise.inference.calibration import (
 from orbitwise.inference.linear_algebra import NOT_COMPUTABLE
 from orbitwise.inference.model import LatentModel, Observations
 from orbitwise.inference.optimise.watching import Phase, Reporter
-from orbitwise.inference.sparse.climb import Place, Size, paired_gain
+from orbitwise.inference.sparse.climb import Limits, Place, Size, paired_gain
 from orbitwise.inference.sparse.held_rows import HeldRows, condition, expanded_rows, hold_rows
 from orbitwise.inference.sparse.inducing import Inducing, project_rows, random_orbit_points
 from orbitwise.inference.sparse.posterior import SparsePosterior, Whitened
 from orbitwise.inference.stochastic import nonconjugate
 from orbitwise.inference.stochastic.unbiased_bound import BoundEstimate, unbiased_bound
+from orbitwise.inference.stored_rows import StoredRows
 from orbitwise.likelihoods.gaussian import Gaussian
 from orbitwise.process.process import Process
 
@@ -50,6 +51,8 @@ COARSE_WIDTH, COARSE_ROWS = 32, 1500
 many rows double precision costs little."""
 ROWS_FOR_NOISE = 5000
 """About the most rows that are left out to choose a noise; each is predicted from all others."""
+MOST_HELD = 2**29
+"""Bytes of A that are held of rows that stay where they are."""
 OCTAVE = 4
 """Steps between a lengthscale and twice of it."""
 SHORTEST, LONGEST = -3 * OCTAVE, 2 * OCTAVE
@@ -62,7 +65,8 @@ class Rungs:
     """All rungs of one fit: the same number of inducing points always gives the same place.
 
     `seed` determines the points, and `tilt` is the start of tilts for likelihoods that need them. `steps` is
-    the number of parts of an octave by which lengthscales differ from those of the model.
+    the number of parts of an octave by which lengthscales differ from those of the model. Where A would take
+    more than `max_memory` bytes, it is computed again whenever it is needed.
     """
 
     model: LatentModel
@@ -73,6 +77,7 @@ class Rungs:
     noise_of_labels: NoiseOfLabels = "evidence"
     tilt: Tensor | None = None
     steps: int = 0
+    max_memory: float | None = None
 
     @cached_property
     def process(self) -> Process:
@@ -139,7 +144,8 @@ class Rungs:
         num_rows, outputs = self.observations.targets.shape
         is_weighted = self.observations.weight is not None or not isinstance(self.model.likelihood, Gaussian)
         num_grams, size = 1 if shares else outputs, self.observations.processes.size
-        return Size(num_rows, atoms, self.observations.x.shape[1], num_grams, is_weighted, size)
+        width, streams = self.observations.x.shape[1], isinstance(self.observations.x, StoredRows)
+        return Size(num_rows, atoms, width, num_grams, is_weighted, size, streams)
 
     @property
     def is_density(self) -> bool:
@@ -175,7 +181,16 @@ class Rungs:
     def _hold(self, inducing: Inducing) -> HeldRows:
         rows, processes = self.rows, self.observations.processes
         known = (self.process, self.frozen, inducing, rows.x, rows.targets)
-        return hold_rows(*known, weight=rows.weight, processes=processes)
+        streams = self._streams(inducing)
+        return hold_rows(*known, weight=rows.weight, processes=processes, streams=streams)
+
+    def _streams(self, inducing: Inducing) -> bool:
+        """Whether A is computed again whenever it is needed, because it takes too much memory."""
+        count = len(inducing) if isinstance(inducing, Tensor) else inducing.num_rows
+        held = replace(self.size, streams=False).memory(count)
+        if isinstance(self.observations.x, StoredRows) and self.max_memory is None:
+            return held > MOST_HELD
+        return not Limits(Reporter(), self.max_memory, self.observations.x.device).has_memory(held)
 
     @torch.no_grad()
     def at_points(self, inducing: Inducing) -> Place:
@@ -185,7 +200,8 @@ class Rungs:
             held = self._hold(inducing)
             return self.of_held(held, inducing, self.best_noise(held))
         if likelihood.is_quadratic:
-            found = condition(self.latent, self.rows, inducing, tilt=self.tilt)
+            streams = self._streams(inducing)
+            found = condition(self.latent, self.rows, inducing, tilt=self.tilt, streams=streams)
             bound = float(found.bound())
             losses, rows_held = self._per_row(bound), found.rows
             return Place(found.posterior, bound, losses, found.tilt, rows_held.residual(), rows_held)
@@ -210,7 +226,7 @@ class Rungs:
             losses = -held.log_density(noise, left_out)
         else:
             some = evenly_of_classes(self.labels, ROWS_FOR_NOISE)
-            means = partial(held.held_out_means, rows=some)
+            means = held.held_out(some)
             label_noise = noise_of_labels(means, self.labels[some], noise, self.noise_of_labels)
             left_out = held.leave_one_out(label_noise)
             losses = label_losses(left_out.mean, self.labels)
@@ -248,7 +264,7 @@ class Rungs:
             best = nonconjugate.FittedQ(posterior.q, place.bound)
             return bound_by_nodes(model, rows, posterior.inducing, best, num_nodes, generator)
         if place.noise is not None:
-            noise = Gaussian(place.noise).to(rows.x.device)
+            noise = Gaussian(place.noise, learnable=False).to(rows.x.device)
             model = LatentModel(model.process, model.functional, noise)
         assert place.residual is not None
         found = unbiased_bound(posterior, model, self.rows, place.residual, place.tilt, generator)

@@ -36,8 +36,11 @@ from orbitwise.estimators.regression_model import (
     merge,
     prepare,
     sparse_form,
+    warn_of_few_targets,
 )
-from orbitwise.estimators.validation import Channels, check_training
+from orbitwise.estimators.sources import Source, Targets
+from orbitwise.estimators.training_data import TrainingData, check_training, training_parts
+from orbitwise.estimators.validation import Channels
 from orbitwise.functionals.averages import freeze_functional
 from orbitwise.functionals.features import Features
 from orbitwise.functionals.functional import Evaluation, Functional
@@ -59,6 +62,7 @@ from orbitwise.inference.sparse.inducing import Inducing, check_inducing, induci
 from orbitwise.inference.sparse.model import ITERATIVE_ROWS, Selection, SparseModel
 from orbitwise.inference.sparse.posterior import SparsePosterior, Whitened
 from orbitwise.inference.stochastic.trainer import BoundEstimate, StochasticTrainer
+from orbitwise.inference.stored_rows import Inputs, as_inputs, held_rows
 from orbitwise.likelihoods.gaussian import Gaussian
 from orbitwise.process.process import Process
 
@@ -142,7 +146,7 @@ def observe(
     stream: Stream, x: Tensor, targets: Tensor, weight: Tensor, processes: Processes = ALONE
 ) -> Stream:
     """The stream with more rows, at the same hyperparameters; several processes may share them."""
-    rows = merge(x.cpu().numpy(), targets.numpy(), weight.numpy())
+    rows = merge(x.cpu().numpy(), targets.cpu().numpy(), weight.cpu().numpy())
     merged = float(rows.merged_term(stream.noise.cpu()))
     if bool((rows.weights() == 1).all()):
         rows = replace(rows, weight=None)
@@ -230,7 +234,8 @@ class SparseGPRegressor(LearnedOrbit, RegressionPredictions, RegressorMixin, Mul
     ----------
     kernel : gpytorch.kernels.Kernel, default=None
         Kernel of the base process g, for standardised targets if `normalize_y`. None takes a scaled RBF
-        kernel with a lengthscale for each column (one for all of them where there is an invariance).
+        kernel with a lengthscale for each column, which has a weak hyperprior (one lengthscale for all of
+        them where there is an invariance).
     invariance : None, str, Orbit or Functional, default=None
         What f should not care about, as in `InvariantGPRegressor`; orbits drawn at random are frozen.
     features : torch.nn.Module, callable or transformer, default=None
@@ -319,7 +324,7 @@ class SparseGPRegressor(LearnedOrbit, RegressionPredictions, RegressorMixin, Mul
     converged_ : bool
         Whether learning converged.
     history_ : list of float
-        The bound at every iteration.
+        The bound plus the log density of hyperpriors, at every iteration.
     device_ : str
         The device of the fit and of predictions.
     n_features_in_ : int
@@ -411,7 +416,9 @@ class SparseGPRegressor(LearnedOrbit, RegressionPredictions, RegressorMixin, Mul
         self.checkpoint = checkpoint
 
     @learning("log_evidence_", "noise_")
-    def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> SparseGPRegressor:
+    def fit(
+        self, X: ArrayLike | Source, y: Targets | None = None, sample_weight: ArrayLike | None = None
+    ) -> SparseGPRegressor:
         """Learn kernel, noise and inducing variables.
 
         Parameters
@@ -430,7 +437,9 @@ class SparseGPRegressor(LearnedOrbit, RegressionPredictions, RegressorMixin, Mul
         """
         return self._fit(X, y, sample_weight)
 
-    def _fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None) -> SparseGPRegressor:
+    def _fit(
+        self, X: ArrayLike | Source, y: Targets | None, sample_weight: ArrayLike | None
+    ) -> SparseGPRegressor:
         if self.noise == 0:
             raise ValueError(
                 "Sparse inference needs noise: give a positive noise variance, None to learn it, or use "
@@ -455,6 +464,8 @@ class SparseGPRegressor(LearnedOrbit, RegressionPredictions, RegressorMixin, Mul
             (),
             is_vector=is_vector,
         )
+        if self.max_iterations != 0:
+            warn_of_few_targets(type(self).__name__, model)
         wanted = None if self.num_inducing == "auto" else int(self.num_inducing)
         if self.kernel is None and frozen.is_identity and self.max_iterations > 0:
             begin_at_best(model, wanted)
@@ -481,8 +492,8 @@ class SparseGPRegressor(LearnedOrbit, RegressionPredictions, RegressorMixin, Mul
     @learning("noise_", once=True)
     def partial_fit(
         self,
-        X: ArrayLike,
-        y: ArrayLike,
+        X: ArrayLike | Source,
+        y: Targets | None = None,
         sample_weight: ArrayLike | None = None,
         *,
         learn: bool = False,
@@ -517,16 +528,14 @@ class SparseGPRegressor(LearnedOrbit, RegressionPredictions, RegressorMixin, Mul
         """
         if not hasattr(self, "posterior_"):
             return self._fit(X, y, sample_weight)
-        x, targets, weight, _ = check_training(self, X, y, sample_weight, reset=False)
-        rows = torch.from_numpy(x).to(self.device_) - self.form_.background
-        standardised = self.target_scale_.standardised(torch.from_numpy(targets))
-        counts, bound = torch.from_numpy(weight), None
+        bound = None
         if learn:
-            batch = (rows, standardised.to(self.device_), counts.to(self.device_))
+            batch = self._batch(check_training(self, X, y, sample_weight, reset=False))
             steps = (num_rows, self.num_steps, self.batch_size)
             self._stream, bound = learn_from(self._stream, *batch, *steps)
         else:
-            self._stream = observe(self._stream, rows, standardised, counts, self._processes)
+            for part in training_parts(self, X, y, sample_weight):
+                self._stream = observe(self._stream, *self._batch(part), self._processes)
         certificate = self._stream.certificate(self.tolerance)
         evidence, error = (certificate.lower, 0.0) if bound is None else bound
         result = replace(
@@ -547,6 +556,12 @@ class SparseGPRegressor(LearnedOrbit, RegressionPredictions, RegressorMixin, Mul
     def _common_clock(self) -> float:
         """The time of the first of the processes that share a fit."""
         return self._processes.from_first(self._clock())
+
+    def _batch(self, data: TrainingData) -> tuple[Tensor, Tensor, Tensor]:
+        """Inputs, standardised targets and weights of a batch, on the device."""
+        rows = held_rows(as_inputs(data.x)).to(self.device_) - self.form_.background
+        standardised = self.target_scale_.standardised(torch.from_numpy(data.y))
+        return rows, standardised.to(self.device_), torch.from_numpy(data.weight).to(self.device_)
 
     def _sparse(self, model: RegressionModel) -> SparseModel:
         latent, (rows,) = model.latent, model.observations
@@ -571,7 +586,7 @@ class SparseGPRegressor(LearnedOrbit, RegressionPredictions, RegressorMixin, Mul
             bool(moves) and self.max_iterations > 0,
         )
 
-    def _journal(self, *parts: nn.Module | Tensor | torch.Generator | None) -> Journal | None:
+    def _journal(self, *parts: nn.Module | Inputs | torch.Generator | None) -> Journal | None:
         if self.checkpoint is None or not self._processes.is_first:
             return None
         settings = [getattr(self, name) for name in SETTINGS]

@@ -17,7 +17,6 @@ from types import NoneType, UnionType
 from typing import (
     Any,
     Literal,
-    NamedTuple,
     ParamSpec,
     Protocol,
     TypeGuard,
@@ -287,24 +286,34 @@ def check_data(estimator: object, X: object, y: object = NO_TARGETS, **settings:
         x = _validated(estimator, X, settings)
         _check_size(x, "X", smallest=False)
         return x
-    if isinstance(y, str):
-        raise ValueError(f"y must hold a target for every row of X, but it is the text {y!r}.")
-    y = as_array(y)
-    refuse_dates(y, "y")
-    x, targets = _validated(estimator, X, settings, y)
+    x, targets = _validated(estimator, X, settings, check_targets(y))
     _check_size(x, "X")
     if settings.get("y_numeric", False):
         _check_size(np.asarray(targets, dtype=np.float64), "y")
     return x, targets
 
 
+def check_targets(y: object) -> object:
+    """Targets as an array or a list, which are neither a text nor dates."""
+    if isinstance(y, str):
+        raise ValueError(f"y must hold a target for every row of X, but it is the text {y!r}.")
+    y = as_array(y)
+    refuse_dates(y, "y")
+    return y
+
+
 def _check_size(values: NDArray[np.float64], name: str, smallest: bool = True) -> None:
     sizes = np.abs(values)
-    largest = float(sizes.max(initial=0.0))
-    if largest > LARGEST or (smallest and 0 < largest < 1 / LARGEST):
-        place = np.unravel_index(int(sizes.argmax()), sizes.shape)
+    place = np.unravel_index(int(sizes.argmax()), sizes.shape) if sizes.size else ()
+    largest = float(values[place]) if sizes.size else 0.0
+    check_largest(largest, tuple(map(int, place)), name, smallest)
+
+
+def check_largest(value: float, place: tuple[int, ...], name: str, smallest: bool = True) -> None:
+    """Raise a ValueError where the largest entry, at this place, is of a size that cannot be squared."""
+    if abs(value) > LARGEST or (smallest and 0 < abs(value) < 1 / LARGEST):
         raise ValueError(
-            f"The largest entry of {name}, at {tuple(map(int, place))}, is {values[place]:.3g}, but "
+            f"The largest entry of {name}, at {place}, is {value:.3g}, but "
             f"entries must have sizes from {1 / LARGEST:.0e} to {LARGEST:.0e}, so that their squares fit "
             f"into double precision: use other units, or scale {name} (sklearn.preprocessing.StandardScaler)."
         )
@@ -348,7 +357,7 @@ def brightness_of(pixels: NDArray[Any]) -> Brightness | None:
 
 
 def training_rows(
-    estimator: BaseEstimator, X: ArrayLike, y: ArrayLike, **settings: bool | int
+    estimator: BaseEstimator, X: ArrayLike, y: object, **settings: bool | int
 ) -> tuple[NDArray[np.float64], NDArray[Any]]:
     """Validated rows, with channels first, and targets; it sets `n_features_in_` and `form_`."""
     flat, form = flatten_images(estimator, X)
@@ -454,39 +463,6 @@ def _check_dimensions(estimator: object, dimensions: tuple[int, ...], form: Inpu
         raise ValueError(
             f"X has {what} of shape {dimensions}, but {what} of shape {known}{order} are expected.{one}"
         )
-
-
-class TrainingData(NamedTuple):
-    """Validated inputs, targets [n, c] and weights, and whether the targets were given as a vector."""
-
-    x: NDArray[np.float64]
-    y: NDArray[np.float64]
-    weight: NDArray[np.float64]
-    is_vector: bool
-
-
-def check_training(
-    estimator: BaseEstimator,
-    X: ArrayLike,
-    y: ArrayLike,
-    sample_weight: ArrayLike | None,
-    reset: bool = True,
-) -> TrainingData:
-    """Validated settings, inputs, numbers as targets, and weights.
-
-    It sets `n_features_in_` and `form_`, unless they are to be met (`reset=False`).
-    """
-    check_settings(estimator)
-    wanted = {"multi_output": True, "y_numeric": True, "ensure_min_samples": 1}
-    if reset:
-        x, targets = training_rows(estimator, X, y, **wanted)
-    else:
-        flat, form = flatten_images(estimator, X, reset)
-        x, targets = check_data(estimator, flat, y, reset=False, **wanted)
-        x = form.inward(x)
-    targets = np.asarray(targets, dtype=np.float64)
-    weight = check_weights(sample_weight, x)
-    return TrainingData(x, targets.reshape(len(x), -1), weight, targets.ndim == 1)
 
 
 def check_sizes(x: NDArray[np.float64], y: NDArray[np.float64] | None = None) -> None:

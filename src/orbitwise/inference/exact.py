@@ -38,6 +38,7 @@ from orbitwise.inference.linear_algebra import (
 )
 from orbitwise.inference.model import LatentModel, Observations, Posterior
 from orbitwise.inference.optimise.hyperpriors import log_prior
+from orbitwise.inference.stored_rows import held_rows
 from orbitwise.kernels.bases import children_of
 from orbitwise.process.process import Moments, Process, Rows, as_blocks
 
@@ -209,7 +210,10 @@ class ExactEvidence:
     def rows(self) -> list[Block]:
         """The atoms of all observations."""
         functional = self.model.functional
-        return [(each.functional @ functional).atoms(each.x.to(self.precision)) for each in self.observations]
+        return [
+            (each.functional @ functional).atoms(held_rows(each.x).to(self.precision))
+            for each in self.observations
+        ]
 
     def targets(self) -> Float[Tensor, "n c"]:
         """The targets of all observations."""

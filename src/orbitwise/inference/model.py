@@ -22,6 +22,7 @@ from orbitwise.functionals.functional import Block, Functional
 from orbitwise.inference.linear_algebra import gaussian_draws
 from orbitwise.inference.processes import ALONE, Processes
 from orbitwise.inference.sparse.inducing import Prior
+from orbitwise.inference.stored_rows import Inputs, held_rows
 from orbitwise.likelihoods.gaussian import Gaussian
 from orbitwise.likelihoods.likelihood import Likelihood
 from orbitwise.process.process import Moments, Process, Rows
@@ -39,7 +40,7 @@ class Observations:
     """
 
     functional: Functional
-    x: Tensor
+    x: Inputs
     targets: Float[Tensor, "n c"]
     weight: Float[Tensor, " n"] | Float[Tensor, "n c"] | None = None
     scatter: Float[Tensor, "n c"] | None = None
@@ -71,8 +72,8 @@ class Observations:
         return float(self.targets.square().mean()) or 1.0
 
     @property
-    def tensors(self) -> tuple[Tensor | None, ...]:
-        """All tensors of data."""
+    def tensors(self) -> tuple[Inputs | None, ...]:
+        """All tensors of data, or what stands for them."""
         return self.x, self.targets, self.weight, self.scatter
 
     def to(self, device: str | torch.device) -> Observations:
@@ -98,7 +99,7 @@ class Observations:
 
     def atoms(self) -> Block:
         """The atoms of all rows; drawn rows are refused, because no collapsed bound holds for them."""
-        atoms = self.functional.atoms(self.x)
+        atoms = self.functional.atoms(held_rows(self.x))
         if atoms.is_drawn:
             raise ValueError(
                 "Collapsed bounds need exact rows: freeze a drawn orbit with orbit.freeze(num_nodes), or use "

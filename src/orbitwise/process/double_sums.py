@@ -6,7 +6,7 @@ G_ij = Σ_s Σ_t w_is w'_jt κ(|p_is - p'_jt|²), by tiles that stay in cache.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any, final
 
@@ -119,11 +119,13 @@ class _DoubleSum(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        # read once, because saved tensors that are computed again can be unpacked only once
+        saved = ctx.saved_tensors
         if torch.is_grad_enabled():
-            return _differentiable_gradients(ctx, gradients[0])
-        _, lengthscale, *_ = ctx.saved_tensors
+            return _differentiable_gradients(ctx.profile, saved, gradients[0])
+        lengthscale = saved[1]
         to_lengthscale, *wanted = ctx.needs_input_grad[2:]
-        left, right = _sides(ctx.profile, *ctx.saved_tensors)
+        left, right = _sides(ctx.profile, *saved)
         sides = [left] if left is right else [left, right]
         # one lengthscale has its gradient from distances; several have it from the points of both sides
         is_one = lengthscale.numel() == 1
@@ -254,7 +256,7 @@ class _Side:
 
     def point_gradient(self) -> Tensor:
         """The gradient 2 w_is Σ_jt C w'_jt (p_is - p'_jt), from Σ_jt C w'_jt [p'_jt, 1]."""
-        moment = self.moment.view(*self.points.shape[:2], -1)
+        moment = self.moment.view(*self.points.shape[:2], self.moment.shape[-1])
         factor = -1.0 if self.profile is rbf else 2.0  # κ′ = -½κ there, and κ is what was summed
         found = (moment[..., -1:] * self.points).sub_(moment[..., :-1])
         return found.mul_(factor * self.weights[..., None])
@@ -296,15 +298,14 @@ class _OwnSum(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        profile, (lengthscale, points, weights) = ctx.profile, ctx.saved_tensors
-        (upstream,) = gradients
+        # read once, because saved tensors that are computed again can be unpacked only once
+        profile, saved = ctx.profile, ctx.saved_tensors
+        (lengthscale, points, weights), (upstream,) = saved, gradients
         if torch.is_grad_enabled():
             scaled = _from_first(points, lengthscale)
             squares = (scaled[:, :, None] - scaled[:, None, :]).square().sum(-1)
             whole = torch.einsum("ns,nst,nt->n", weights, profile(squares, 0), weights)
-            inputs = [each for each in ctx.saved_tensors if each.requires_grad]
-            found = iter(torch.autograd.grad(whole, inputs, upstream, create_graph=True))
-            return (None, *(next(found) if each.requires_grad else None for each in ctx.saved_tensors))
+            return (None, *_gradients(whole, saved, upstream))
         scaled = _from_first(points, lengthscale)
         exponents = _own_exponents(profile, scaled)
         slope = exponents.exp() if profile is rbf else profile(exponents, 1)
@@ -341,18 +342,25 @@ def _own_exponents(profile: Profile, points: Tensor) -> Tensor:
     return half.mul_(-0.5).clamp_max_(0) if profile is rbf else half.relu_()
 
 
-def _differentiable_gradients(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
+def _gradients(whole: Tensor, inputs: Sequence[Tensor | None], upstream: Tensor) -> list[Tensor | None]:
+    """Gradients that can be differentiated again, of those inputs that have any."""
+    moving = [each for each in inputs if each is not None and each.requires_grad]
+    found = iter(torch.autograd.grad(whole, moving, upstream, create_graph=True))
+    return [None if each is None or not each.requires_grad else next(found) for each in inputs]
+
+
+def _differentiable_gradients(
+    profile: Profile, saved: tuple[Any, ...], upstream: Tensor
+) -> tuple[Tensor | None, ...]:
     """The gradients by plain operations on all pairs, which can be differentiated again."""
-    centre, lengthscale, points, weights, right_points, right_weights = ctx.saved_tensors
-    others = (points, weights) if right_points is None else (right_points, right_weights)
-    pairs = ((points, weights), others)
+    centre, lengthscale, points, weights, right_points, right_weights = saved
+    if right_points is None or right_weights is None:
+        right_points, right_weights = points, weights
+    pairs = ((points, weights), (right_points, right_weights))
     (p, w), (q, v) = (((each - centre).flatten(0, 1) / lengthscale, weigh) for each, weigh in pairs)
-    values = ctx.profile(squared_distance(p, q), 0).view(*w.shape, *v.shape)
+    values = profile(squared_distance(p, q), 0).view(*w.shape, *v.shape)
     whole = torch.einsum("ns,nsmt,mt->nm", w, values, v)
-    inputs = [each for each in ctx.saved_tensors if each is not None and each.requires_grad]
-    found = iter(torch.autograd.grad(whole, inputs, upstream, create_graph=True))
-    known = [None if each is None or not each.requires_grad else next(found) for each in ctx.saved_tensors]
-    return (None, *known)
+    return (None, *_gradients(whole, saved, upstream))
 
 
 def _sides(

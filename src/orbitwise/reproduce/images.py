@@ -133,9 +133,9 @@ def orbit_of(
 
 
 def fitted(
-    images: Images, orbit: DrawnOrbit | None, seed: int, device: str, **settings: Any
+    images: Images, orbit: DrawnOrbit | None, settings: Mapping[str, Any], seed: int, device: str
 ) -> tuple[InvariantGPClassifier, Numbers]:
-    """A classifier with an RBF base kernel, and what it says of the images."""
+    """A classifier with an RBF base kernel and further settings, and what it says of the images."""
     rows = torch.from_numpy(images.x.reshape(len(images.x), -1)).double()
     kernel = default_kernel(rows, separate_lengthscales=False)
     model = InvariantGPClassifier(kernel, orbit, random_state=seed, device=device, **settings)
@@ -172,16 +172,16 @@ def classify(
     model: str,
     factor: float,
     two_sided: bool,
+    settings: Mapping[str, Any],
     seed: int,
     device: str,
-    **settings: Any,
 ) -> Numbers:
     """One fit of a model in COLOURS by stochastic variational inference; turned images if `degrees` > 0."""
     found = load_images(**images, seed=seed)
     if degrees > 0:
         found = randomly_turned(found, degrees, seed)
     orbit = orbit_of(model, found.shape, factor, two_sided)
-    return fitted(found, orbit, seed, device, inference="variational", **settings)[1]
+    return fitted(found, orbit, {**settings, "inference": "variational"}, seed, device)[1]
 
 
 def difference_error(first: Mapping[str, Any], second: Mapping[str, Any]) -> float:

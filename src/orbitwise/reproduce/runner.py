@@ -33,7 +33,7 @@ from rich.progress import (
 from orbitwise import datasets
 from orbitwise.experiments.records import Record, versions_and_machine
 from orbitwise.inference.disk import Lock, write_atomically
-from orbitwise.inference.optimise.watching import can_draw, in_words
+from orbitwise.inference.optimise.bar import can_draw, in_words
 from orbitwise.reproduce.result import Cell, Claim, Result, Setting
 
 FORMAT = 1

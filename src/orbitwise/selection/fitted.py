@@ -26,6 +26,7 @@ from orbitwise.functionals.points import FeatureMap
 from orbitwise.inference.exact import ExactPosterior
 from orbitwise.inference.optimise.hyperparameters import Hyperparameters, NamedParameter
 from orbitwise.inference.optimise.hyperpriors import DEFAULT_SCALE
+from orbitwise.inference.stored_rows import held_rows
 from orbitwise.likelihoods.gaussian import NOISE_FLOOR
 from orbitwise.likelihoods.likelihood import Likelihood
 
@@ -115,7 +116,7 @@ def _start(estimator: InvariantGPRegressor, model: RegressionModel) -> dict[str,
     if (features := features_of(estimator.functional_)) is not None:
         functional = functional @ FeatureMap(features)
     begun = prepare(
-        data.x.cpu().numpy(),
+        held_rows(data.x).cpu().numpy(),
         model.target_scale.targets(data.targets).numpy(),
         data.weights().cpu().numpy(),
         freeze_functional(functional.double(), 2, torch.Generator().manual_seed(0)),

@@ -38,6 +38,7 @@ from orbitwise.inference.sparse.inducing import (
     prior_moments,
 )
 from orbitwise.inference.sparse.posterior import Whitened
+from orbitwise.inference.stored_rows import Inputs
 from orbitwise.likelihoods.likelihood import Quadratic
 from orbitwise.process.process import Process, pairs_at_once
 
@@ -139,7 +140,7 @@ def quadratic_totals(
     process: Process,
     functional: Functional,
     inducing: Inducing,
-    x: Float[Tensor, "n columns"],
+    x: Inputs,
     quadratic: Quadratic,
     shared: bool,
     lower: Float[Tensor, "u u"] | None = None,

@@ -35,6 +35,7 @@ from orbitwise.inference.optimise.training import (
 )
 from orbitwise.inference.optimise.watching import Callback, Phase, Reporter, announce
 from orbitwise.inference.sparse.model import SparseModel
+from orbitwise.inference.stored_rows import atoms_in_blocks
 
 FIRST = 512
 LEAST = 32
@@ -340,7 +341,8 @@ class _Learner:
         chosen = model.choose(count, self.selection, torch.Generator(self.generator.device).manual_seed(0))
         model.place_inducing(chosen.inducing)
         rows = model.observations
-        residual = rows.targets - model.process.mean(rows.atoms())[:, None]
+        means = [model.process.mean(block) for _, block in atoms_in_blocks(rows.functional, rows.x)]
+        residual = rows.targets - torch.cat(means)[:, None]
         weight = rows.weights()[:, None]
         variance = (weight * residual.square()).mean()
         log_weight = 0.5 * residual.shape[1] * weight.log().sum()

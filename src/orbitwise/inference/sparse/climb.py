@@ -90,7 +90,10 @@ class Rung(NamedTuple):
 @final
 @dataclass(frozen=True)
 class Size:
-    """The sizes that determine memory and time of a rung; each of several processes holds its own rows."""
+    """The sizes that determine memory and time of a rung; each of several processes holds its own rows.
+
+    With `streams` it holds none of the rows.
+    """
 
     num_rows: int
     num_atoms: int
@@ -98,6 +101,7 @@ class Size:
     num_grams: int = 1
     is_weighted: bool = False
     num_processes: int = 1
+    streams: bool = False
 
     def memory(self, num_inducing: int) -> float:
         """Bytes that a rung holds at once, in addition to the rung before it, which has half its size.
@@ -106,6 +110,8 @@ class Size:
         K_uu, its factor, AAᵀ, P and its factor.
         """
         size, rows = float(num_inducing), self.num_rows / self.num_processes
+        if self.streams:
+            rows = min(rows, ROWS_AT_ONCE)
         copies = 2 if self.is_weighted else 1
         columns = size * (copies * rows + 2 * min(rows, ROWS_AT_ONCE))
         return NUMBER * (columns + (2 + 3 * self.num_grams) * size**2)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, final
 
@@ -25,8 +26,11 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from orbitwise.declarations import require
+from orbitwise.functionals.averages import atoms_of_part
 from orbitwise.functionals.functional import Atoms, Block, Evaluation, Functional
 from orbitwise.inference.linear_algebra import check_factor, cholesky, plus_diagonal, solve_lower
+from orbitwise.inference.stored_rows import Inputs
+from orbitwise.orbits.nodes import Part
 from orbitwise.process.process import Process, Rows, as_blocks
 from orbitwise.process.unbiased import Method, pair_factors, unbiased_variance
 
@@ -73,6 +77,11 @@ class Estimates(NamedTuple):
         ones = self.cross.new_ones(groups, groups, dtype=torch.float64)
         return ones if self.is_exact else (ones - ones.diagonal().diag()) * groups / (groups - 1)
 
+    def rows(self, index: slice) -> Estimates:
+        """Estimates for some of the rows."""
+        mean = None if self.mean is None else self.mean[index]
+        return Estimates(self.cross[index], self.variance[index], mean, self.is_exact)
+
     def frozen(self) -> Estimates:
         """The same estimates treated as exact covariances, in one group."""
         cross, offset = self.cross.sum(1, keepdim=True), self.offset.sum(1, keepdim=True)
@@ -118,13 +127,45 @@ class PriorMoments(NamedTuple):
     mean: Float[Tensor, " n"]
 
 
+@final
+@dataclass(frozen=True)
+class StreamedColumns:
+    """A = L⁻¹K_uf of exact or frozen rows, of which nothing is held: it is computed whenever it is read."""
+
+    process: Process
+    functional: Functional
+    inducing: Inducing
+    lower: Float[Tensor, "u u"]
+    x: Inputs
+
+    @torch.no_grad()
+    def at(self, rows: slice | Int[Tensor, " k"]) -> tuple[Float[Tensor, "u k"], PriorMoments]:
+        """The columns of some rows, and their prior moments."""
+        atoms = frozen_rows(self.functional.atoms(self.x[rows]))
+        prior = prior_moments(self.process, self.inducing, atoms)
+        return solve_lower(self.lower, prior.cross), prior
+
+
 class ProjectedRows(NamedTuple):
     """A = L⁻¹K_uf of exact or frozen rows, their residual variances r ≥ 0 and prior means, and L."""
 
-    columns: Float[Tensor, "u n"]
+    columns: Float[Tensor, "u n"] | StreamedColumns
     residual: Float[Tensor, " n"]
     mean: Float[Tensor, " n"]
     lower: Float[Tensor, "u u"]
+
+    def blocks(self, rows: slice | Int[Tensor, " k"] = slice(None)) -> Iterator[Float[Tensor, "u _"]]:
+        """The columns of these rows: at once where they are held, else some at a time."""
+        if isinstance(self.columns, Tensor):
+            yield self.columns[:, rows]
+            return
+        number = torch.arange(len(self.residual))[rows.cpu() if isinstance(rows, Tensor) else rows]
+        for part in number.split(ROWS_AT_ONCE):
+            yield self.columns.at(part)[0]
+
+    def held_columns(self) -> Float[Tensor, "u n"]:
+        """The columns of all rows, in memory."""
+        return torch.cat(list(self.blocks()), dim=1)
 
 
 class Projection(NamedTuple):
@@ -210,9 +251,21 @@ def lower_rows(
     generator: torch.Generator | None = None,
 ) -> Block | Estimates:
     """The rows to project: atoms of the functional, or estimates of an estimated process."""
+    return lower_part(process, functional, inducing, x.__getitem__, Part(0, len(x), len(x)), generator)
+
+
+def lower_part(
+    process: Prior,
+    functional: Functional,
+    inducing: Inducing,
+    inputs: Callable[[slice], Tensor],
+    part: Part,
+    generator: torch.Generator | None = None,
+) -> Block | Estimates:
+    """The rows to project of a part of a batch, as they are in the whole batch; see `atoms_of_part`."""
     if isinstance(process, EstimatedProcess):
-        return process.estimates(x, _points(inducing), generator)
-    return functional.atoms(x, generator)
+        return process.estimates(inputs(slice(None)), _points(inducing), generator).rows(part.rows)
+    return atoms_of_part(functional, inputs, part, generator)
 
 
 def frozen_rows(rows: Rows) -> list[Block]:
@@ -267,17 +320,21 @@ def project_rows(
     process: Prior,
     functional: Functional,
     inducing: Inducing,
-    x: Float[Tensor, "n columns"],
+    x: Inputs,
     lower: Float[Tensor, "u u"] | None = None,
     generator: torch.Generator | None = None,
     rows_at_once: int = ROWS_AT_ONCE,
+    streams: bool = False,
 ) -> ProjectedRows:
     """A, residual variances and prior means of all rows, in memory; drawn rows are drawn once.
 
     Kernel values are computed in blocks of rows, without gradients; those of sums over rows are in
-    `orbitwise.inference.sparse.bounds`.
+    `orbitwise.inference.sparse.bounds`. With `streams`, A of exact or frozen rows is not held, but computed
+    whenever it is needed.
     """
     lower = inducing_factor(process, inducing) if lower is None else lower
+    if streams and isinstance(process, Process):
+        return _streamed_rows(StreamedColumns(process, functional, inducing, lower, x), rows_at_once)
     columns = torch.empty(len(lower), len(x), dtype=torch.float64, device=x.device)
     variances, means = [], []
     for start in range(0, len(x), rows_at_once):
@@ -295,6 +352,15 @@ def project_rows(
         columns[:, part] = solve_lower(lower, columns[:, part])
     residual = (torch.cat(variances) - columns.square().sum(0)).clamp_min(0)
     return ProjectedRows(columns, residual, torch.cat(means), lower)
+
+
+def _streamed_rows(columns: StreamedColumns, rows_at_once: int) -> ProjectedRows:
+    residuals, means = [], []
+    for start in range(0, len(columns.x), rows_at_once):
+        block, prior = columns.at(slice(start, start + rows_at_once))
+        residuals.append((prior.variance - block.square().sum(0)).clamp_min(0))
+        means.append(prior.mean)
+    return ProjectedRows(columns, torch.cat(residuals), torch.cat(means), columns.lower)
 
 
 def _independent_parts(atoms: Atoms, method: Method) -> tuple[list[Atoms], Tensor]:
@@ -317,7 +383,7 @@ def _points(inducing: Inducing) -> Float[Tensor, "u d"]:
 
 def random_orbit_points(
     functional: Functional,
-    x: Float[Tensor, "n d"],
+    x: Inputs,
     num_inducing: int,
     generator: torch.Generator,
     rows_at_once: int = 256,

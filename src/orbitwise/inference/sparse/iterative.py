@@ -248,7 +248,7 @@ class NoisySystem:
     def preconditioner(self, inducing: Inducing, lower: Float[Tensor, "u u"]) -> Preconditioner:
         """The preconditioner from inducing variables with factor L of K_uu."""
         projected = project_rows(self.process, self.rows.functional, inducing, self.rows.x, lower)
-        return Preconditioner(projected.columns, self.noise / self.rows.weights())
+        return Preconditioner(projected.held_columns(), self.noise / self.rows.weights())
 
     @torch.no_grad()
     def solve(

@@ -38,6 +38,7 @@ from orbitwise.inference.sparse.inducing import (
 )
 from orbitwise.inference.sparse.iterative import NoisySystem
 from orbitwise.inference.sparse.posterior import SparsePosterior
+from orbitwise.inference.stored_rows import Inputs, StoredRows
 from orbitwise.kernels.bases import typical_spread
 from orbitwise.likelihoods.gaussian import Gaussian
 from orbitwise.likelihoods.likelihood import Likelihood
@@ -300,10 +301,7 @@ class SparseModel(nn.Module):
         most = max(count, CANDIDATE_NUMBERS // count)
         index = None
         if self.domain == "f" or rows.functional.is_identity:
-            index = first_of_equals(rows.x)
-            if len(index) > most:
-                order = torch.randperm(len(index), generator=generator, device=generator.device)
-                index = index[order[:most].to(index.device).sort().values]
+            index = _distinct_rows(rows.x, most, generator)
             points = rows.x[index]
         else:
             points = random_orbit_points(rows.functional, rows.x, min(most, 8 * count), generator)
@@ -321,6 +319,21 @@ class SparseModel(nn.Module):
         else:
             raise ValueError(f"selection must be 'auto', 'greedy', 'kmeans' or 'random', not {selection!r}.")
         return Selected(places[pick], len(pick) < count or len(points) <= count)
+
+
+def _distinct_rows(x: Inputs, most: int, generator: torch.Generator) -> Tensor:
+    """The numbers of at most so many distinct rows; those of stored rows differ from each other only."""
+    if isinstance(x, StoredRows):
+        most, index = max(1, min(most, CANDIDATE_NUMBERS // x.width)), torch.arange(len(x))
+        if len(x) > most:
+            order = torch.randperm(len(x), generator=generator, device=generator.device)
+            index = order[:most].cpu().sort().values
+        return index[first_of_equals(x[index])]
+    index = first_of_equals(x)
+    if len(index) > most:
+        order = torch.randperm(len(index), generator=generator, device=generator.device)
+        index = index[order[:most].to(index.device).sort().values]
+    return index
 
 
 def _has_one_noise(likelihood: Likelihood) -> bool:

@@ -25,6 +25,7 @@ from orbitwise.inference.sparse.inducing import (
 )
 from orbitwise.inference.sparse.posterior import Whitened
 from orbitwise.inference.stochastic.variational import BoundTerms, projected_terms
+from orbitwise.inference.stored_rows import held_rows
 from orbitwise.likelihoods.likelihood import Likelihood
 
 MAX_ROUNDS, MAX_HALVINGS = 100, 25
@@ -47,7 +48,7 @@ def fit_q(
     """The best q of exact or frozen rows, by steps that each raise the bound; by default from the prior."""
     rows, likelihood = observations.through(model.functional), model.likelihood
     projected, targets = project_rows(model.process, rows.functional, inducing, rows.x), rows.targets
-    columns = projected.columns.mT
+    columns = projected.held_columns().mT
     # k_n = |a_n|² + r_n
     variance = columns.square().sum(-1) + projected.residual
     projection = Projection(columns[:, None], columns.new_ones(1, 1), variance, projected.mean[:, None])
@@ -75,7 +76,7 @@ def bound_at(
     lower, rows = inducing_factor(model.process, inducing), observations.through(model.functional)
 
     def data(part: Observations, factor: Tensor) -> Tensor:
-        projection = project(model.process, inducing, factor, part.functional.atoms(part.x))
+        projection = project(model.process, inducing, factor, part.functional.atoms(held_rows(part.x)))
         return projected_terms(model.likelihood, q, projection, part.targets).data
 
     total = -q.divergence()

@@ -43,18 +43,15 @@ def run(
     found = randomly_turned(load_images(**images, seed=seed), degrees, seed)
     found = found._replace(y=found.y % 2, y_test=found.y_test % 2)
     orbit = None if start is None else ImageOrbit(found.shape, {"angle": math.radians(start)})
-    model, numbers = fitted(
-        found,
-        orbit,
-        seed,
-        device,
-        likelihood="stick_breaking",
-        inference="variational",
-        tilts="recognition",
-        num_inducing=num_inducing,
-        num_steps=num_steps,
-        batch_size=batch_size,
-    )
+    settings = {
+        "likelihood": "stick_breaking",
+        "inference": "variational",
+        "tilts": "recognition",
+        "num_inducing": num_inducing,
+        "num_steps": num_steps,
+        "batch_size": batch_size,
+    }
+    model, numbers = fitted(found, orbit, settings, seed, device)
     return numbers | {
         "history": [round(each, 2) for each in list(model.history_)[:: max(1, num_steps // 50)]]
     }

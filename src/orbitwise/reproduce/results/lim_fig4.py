@@ -44,10 +44,12 @@ def cells(setting: Setting) -> Mapping[str, Cell]:
             "model": model,
             "factor": factor,
             "two_sided": True,
+            "settings": {
+                "num_inducing": inducing,
+                "num_steps": count,
+                "batch_size": setting.pick(20, 128, 256),
+            },
             "seed": seed,
-            "num_inducing": inducing,
-            "num_steps": count,
-            "batch_size": setting.pick(20, 128, 256),
         }
         found[f"{name}, seed {seed}"] = Cell(classify, options, seconds, (source["data"],))
 

@@ -40,10 +40,12 @@ def cells(setting: Setting) -> Mapping[str, Cell]:
             "model": model,
             "factor": 1.0,
             "two_sided": False,
+            "settings": {
+                "num_inducing": inducing,
+                "num_steps": count,
+                "batch_size": setting.pick(20, 128, 256),
+            },
             "seed": seed,
-            "num_inducing": inducing,
-            "num_steps": count,
-            "batch_size": setting.pick(20, 128, 256),
         }
         found[f"{name}, seed {seed}"] = Cell(classify, options, seconds, (source["data"],))
 

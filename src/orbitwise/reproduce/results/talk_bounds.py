@@ -11,6 +11,7 @@ from orbitwise.inference import exact
 from orbitwise.inference.sparse.bounds import collapsed_bound, gather_totals, upper_bound
 from orbitwise.inference.sparse.inducing import greedy_choice, inducing_factor
 from orbitwise.inference.sparse.iterative import NoisySystem
+from orbitwise.inference.stored_rows import held_rows
 from orbitwise.reproduce.result import Cell, Cells, Claim, Numbers, Result, Setting
 from orbitwise.reproduce.talk_demo import process_of, waves
 
@@ -32,7 +33,7 @@ def run(num_rows: int, most: int, seed: int, device: str) -> Numbers:
     rows, process = waves(num_rows, NOISE, seed), process_of(LENGTHSCALE)
     noise = torch.tensor(NOISE**2, dtype=torch.float64)
     truth = exact.evidence(process, rows.atoms(), rows.targets, noise.expand(num_rows)).value.item()
-    order = rows.x[greedy_choice(process, rows.x, most).index]
+    order = rows.x[greedy_choice(process, held_rows(rows.x), most).index]
     sizes = list(range(2, len(order) + 1))
     found: dict[str, list[float]] = {name: [] for name in CURVES}
     for size in sizes:

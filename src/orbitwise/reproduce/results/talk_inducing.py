@@ -15,6 +15,7 @@ from orbitwise.inference.model import Observations
 from orbitwise.inference.sparse.bounds import best_q, gather_totals
 from orbitwise.inference.sparse.inducing import inducing_factor
 from orbitwise.inference.sparse.posterior import SparsePosterior, Whitened
+from orbitwise.inference.stored_rows import held_rows
 from orbitwise.process.process import Process
 from orbitwise.reproduce.result import Cell, Cells, Claim, Numbers, Result, Setting
 from orbitwise.reproduce.talk_demo import grid, rounded, waves
@@ -88,7 +89,7 @@ def run(panel: str, num_rows: int, most: int, seed: int, device: str) -> Numbers
     asked = rows.functional.atoms(places)
     moments, wanted = posterior.row_moments(asked), truth.row_moments(asked)
     # KL[q(f) ‖ p(f | y)] needs only the values that the ELBO sees: those at the data, with u
-    seen = rows.functional.atoms(torch.cat([rows.x, points]))
+    seen = rows.functional.atoms(torch.cat([held_rows(rows.x), points]))
     apart = divergence(
         posterior.row_mean(seen)[:, 0],
         posterior.covariance(seen).reshape(len(rows.x) + len(points), -1),
@@ -105,7 +106,7 @@ def run(panel: str, num_rows: int, most: int, seed: int, device: str) -> Numbers
         "deviation": rounded(moments.variance.sqrt()),
         "exact_mean": rounded(wanted.mean),
         "exact_deviation": rounded(wanted.variance.sqrt()),
-        "data": [rounded(rows.x), rounded(rows.targets)],
+        "data": [rounded(held_rows(rows.x)), rounded(rows.targets)],
     }
 
 

@@ -15,6 +15,7 @@ from orbitwise.estimators.sparse_regressor import SparseGPRegressor
 from orbitwise.inference.sparse.bounds import collapsed_bound, gather_totals, upper_bound
 from orbitwise.inference.sparse.inducing import inducing_factor
 from orbitwise.inference.sparse.posterior import SparsePosterior
+from orbitwise.inference.stored_rows import held_rows
 from orbitwise.process.process import Process
 from orbitwise.reproduce.result import Cell, Cells, Claim, Numbers, Result, Setting
 from orbitwise.reproduce.talk_demo import grid, rounded, wave, waves
@@ -41,7 +42,7 @@ def run(num_inducing: int, num_rows: int, seed: int, device: str) -> Numbers:
     with warnings.catch_warnings():
         # that M is too small is what is shown
         warnings.simplefilter("ignore", ConvergenceWarning)
-        model.fit(rows.x.numpy(), rows.targets[:, 0].numpy())
+        model.fit(held_rows(rows.x).numpy(), rows.targets[:, 0].numpy())
     mean, deviation = model.predict(places.numpy(), return_std=True, include_noise=True)
     kernel = model.kernel_
     assert isinstance(kernel, ScaleKernel)
@@ -67,7 +68,7 @@ def run(num_inducing: int, num_rows: int, seed: int, device: str) -> Numbers:
             "mean": np.round(mean, 4).tolist(),
             "deviation": np.round(deviation, 4).tolist(),
             "points": rounded(points),
-            "data": [rounded(rows.x, 4), rounded(rows.targets, 4)],
+            "data": [rounded(held_rows(rows.x), 4), rounded(rows.targets, 4)],
         }
     return found
 

@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from orbitwise.inference import exact
 from orbitwise.inference.sparse import nystrom
 from orbitwise.inference.sparse.inducing import greedy_choice
+from orbitwise.inference.stored_rows import held_rows
 from orbitwise.reproduce.result import Cell, Cells, Claim, Numbers, Result, Setting
 from orbitwise.reproduce.talk_demo import grid, process_of, rounded, variational, waves
 
@@ -28,7 +29,7 @@ def run(num_rows: int, num_inducing: int, seed: int, device: str) -> Numbers:
     """Predicted means and variances of f by all methods, with the same points."""
     rows, process, queries = waves(num_rows, NOISE, seed), process_of(LENGTHSCALE), grid(281)
     noise, asked = torch.tensor(NOISE**2, dtype=torch.float64), rows.functional.atoms(queries)
-    points = rows.x[greedy_choice(process, rows.x, num_inducing).index]
+    points = rows.x[greedy_choice(process, held_rows(rows.x), num_inducing).index]
     approximate = variational(process, rows, NOISE**2, points)
     posteriors = {
         "exact": exact.condition(process, rows.atoms(), rows.targets, noise.expand(num_rows)),

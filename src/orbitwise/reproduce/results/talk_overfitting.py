@@ -9,6 +9,7 @@ import torch
 from matplotlib.figure import Figure
 
 from orbitwise.inference import exact
+from orbitwise.inference.stored_rows import held_rows
 from orbitwise.reproduce.result import Cell, Cells, Claim, Numbers, Result, Setting
 from orbitwise.reproduce.tables import mean_of, over_seeds
 from orbitwise.reproduce.talk_demo import grid, process_of, rounded, wave, waves
@@ -59,7 +60,7 @@ def run(num_rows: int, num_lengthscales: int, seed: int, device: str) -> Numbers
                 "deviation": rounded((moments.variance + noise).sqrt()),
             }
     if seed == 0:
-        numbers["data"] = [rounded(train.x), rounded(train.targets)]
+        numbers["data"] = [rounded(held_rows(train.x)), rounded(train.targets)]
     flat: Numbers = {
         f"{key} of {name}": numbers[name][key] for name in CRITERIA for key in ("training", "test")
     }

@@ -13,6 +13,7 @@ from orbitwise.functionals.functional import Evaluation
 from orbitwise.inference.model import Observations
 from orbitwise.inference.sparse.bounds import collapsed_bound, gather_totals, upper_bound
 from orbitwise.inference.sparse.inducing import greedy_choice, inducing_factor
+from orbitwise.inference.stored_rows import held_rows
 from orbitwise.reproduce.result import Cell, Cells, Claim, Numbers, Result, Setting
 from orbitwise.reproduce.talk_demo import process_of
 
@@ -38,7 +39,9 @@ def run(num_rows: int, columns: int, seed: int, device: str) -> Numbers:
     place = "cuda" if device != "cpu" and torch.cuda.is_available() else "cpu"
     rows, process = data(num_rows, columns, seed, place), process_of(LENGTHSCALES[columns]).to(place)
     noise = torch.tensor(NOISE**2, dtype=torch.float64, device=place)
-    order = rows.x[greedy_choice(process, rows.x, min(MOST[columns], num_rows), separation=1e-14).index]
+    order = rows.x[
+        greedy_choice(process, held_rows(rows.x), min(MOST[columns], num_rows), separation=1e-14).index
+    ]
 
     def bracket(size: int) -> tuple[float, float]:
         points = order[:size]

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from gpytorch.kernels import AdditiveKernel, Kernel
 from gpytorch.means import ConstantMean, ZeroMean
-from joblib import Parallel, delayed
+from joblib import Parallel, delayed, effective_n_jobs
 from torch import Tensor, nn
 from torch.distributions import Distribution, Normal
 
@@ -30,6 +30,7 @@ from orbitwise.inference.model import LatentModel, Observations
 from orbitwise.inference.optimise.hyperparameters import JointHyperprior, parts_of
 from orbitwise.inference.optimise.hyperpriors import WEAK_AMPLITUDE_SCALE, LogNormalDistance, weak_hyperpriors
 from orbitwise.inference.optimise.training import Training, curvature_of, maximize
+from orbitwise.inference.stored_rows import held_rows
 from orbitwise.kernels.bases import CentredLinearKernel, children_of
 from orbitwise.kernels.spectrum import Array
 from orbitwise.kernels.spelling import Term, build, expression_of
@@ -272,7 +273,7 @@ class HypothesisModel:
         return self.observations.targets[:, 0]
 
     def _atoms(self) -> Atoms:
-        atoms = self.latent.functional.atoms(self.observations.x)
+        atoms = self.latent.functional.atoms(held_rows(self.observations.x))
         assert isinstance(atoms, Atoms)
         return atoms
 
@@ -508,7 +509,8 @@ class Search:
         self, starts: Sequence[Sequence[Hypothesis]], iterations: int, stage: str
     ) -> list[Fitted | None]:
         fits: Iterable[Fitted | None]
-        if self.effort.n_jobs in (None, 1):
+        # None takes what joblib.parallel_config says, of a cluster for example
+        if effective_n_jobs(self.effort.n_jobs) == 1:  # pyright: ignore[reportArgumentType]
             fits = (fit(each, self.data, iterations) for each in starts)
         else:
             jobs = (delayed(fit)(each, self.data, iterations) for each in starts)
