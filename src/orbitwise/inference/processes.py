@@ -263,7 +263,11 @@ def launched(follows: bool = False) -> Processes:
     if not dist.is_initialized():
         if num_gpus:
             torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")) % num_gpus)
-        dist.init_process_group(backend, timeout=PATIENCE)
+        store, rank, size = next(dist.rendezvous("env://", timeout=PATIENCE))
+        # torchrun keeps the store when it starts processes again, with addresses of those that died
+        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        store = dist.PrefixStore(f"orbitwise {attempt}", store)
+        dist.init_process_group(backend, timeout=PATIENCE, store=store, rank=rank, world_size=size)
         atexit.register(_end)
     world = dist.group.WORLD
     assert world is not None
