@@ -88,10 +88,10 @@ def imports(name: str, file: Path, tree: ast.Module) -> Iterator[tuple[int, str,
 
 
 def wrong_imports(package: Path) -> list[str]:
-    """A module imports only layers to the left of its own; the top `__init__` imports what it likes."""
+    """A module imports only layers to the left; the top `__init__` and `__main__` import what they like."""
     found = []
     for name, file, tree in modules(package):
-        if name == package.name:
+        if name in (package.name, f"{package.name}.__main__"):
             continue
         own = name.split(".")[1]
         if own not in LAYERS:

@@ -188,7 +188,7 @@ def test_subsets_need_a_lower_error_at_every_size():
     lower = {"affine+deformation": {"error": 5.0}}
     claims = subsets.claims(numbers_of(subsets, special=lower))
     assert verdicts(claims) == ["holds", "holds"]
-    somewhere = lower | {"affine+deformation, 250": {"error": 12.0}}
+    somewhere = lower | {"affine+deformation, 130": {"error": 12.0}}
     assert verdicts(subsets.claims(numbers_of(subsets, special=somewhere))) == ["does not hold"] * 2
-    hardly = lower | {"affine+deformation, 250": {"error": 9.9}}
+    hardly = lower | {"affine+deformation, 130": {"error": 9.9}}
     assert verdicts(subsets.claims(numbers_of(subsets, special=hardly))) == ["undecided", "holds"]

@@ -187,7 +187,8 @@ def compare(
         The estimator that is fitted for each candidate. None takes `InvariantGPClassifier` or
         `InvariantGPRegressor`, depending on y.
     n_jobs : int, default=None
-        The number of fits that run at the same time, through joblib, which also has back-ends for clusters.
+        The number of fits that run at the same time, through joblib. None takes that of
+        `joblib.parallel_config`, whose back-ends include Dask clusters.
     **settings
         Parameters of the estimator. If X has the dimensions of images, `image_shape` is not needed.
 

@@ -67,7 +67,7 @@ def with_copies(images: Images, width: float, copies: int, seed: int) -> Images:
 
 def cells(setting: Setting) -> Mapping[str, Cell]:
     """Every size of the moves, by copies and by an invariance; none, and learned."""
-    source = source_of(setting, (30, 300, 5000))
+    source = source_of(setting, (30, 300, 2000))
     widths = setting.pick((1.0,), (0.5, 1.0, 2.0), WIDTHS)
     models = [
         (RBF, 0.0),
@@ -76,7 +76,7 @@ def cells(setting: Setting) -> Mapping[str, Cell]:
     ]
     settings = {
         "inference": "collapsed",
-        "num_inducing": setting.pick(20, 300, 5000),
+        "num_inducing": setting.pick(20, 300, 2000),
         "num_nodes": setting.pick(2, 16, 32),
         "max_iterations": setting.pick(2, 30, 40),
     }
@@ -91,7 +91,7 @@ def cells(setting: Setting) -> Mapping[str, Cell]:
                 "settings": settings,
                 "seed": seed,
             }
-            seconds = setting.pick(0.6, 8.0, 40.0)
+            seconds = setting.pick(0.6, 8.0, 15.0)
             found[f"{model} {width:g}, seed {seed}"] = Cell(run, options, seconds, (source["data"],))
     return found
 

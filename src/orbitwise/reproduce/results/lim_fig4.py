@@ -29,10 +29,10 @@ FINAL, BEST = "final", "best"
 
 def cells(setting: Setting) -> Mapping[str, Cell]:
     """Curves from every start with the first seed, and final results of every seed."""
-    source = source_of(setting, (60, 1000, 60_000))
-    steps = setting.pick((6,), (20, 60, 180), (100, 300, 900, 1800))
+    source = source_of(setting, (60, 300, 60_000))
+    steps = setting.pick((6,), (50, 250), (100, 300, 900, 1800))
     factors = setting.pick((1.0,), (0.3, 2.0), FACTORS)
-    few = setting.pick(10, 200, 500)
+    few = setting.pick(10, 300, 500)
     found: dict[str, Cell] = {}
 
     def add(
@@ -65,7 +65,7 @@ def cells(setting: Setting) -> Mapping[str, Cell]:
                 model,
                 1.0,
                 seed,
-                setting.pick(10, 400, 8000),
+                setting.pick(10, 600, 8000),
                 steps[-1],
                 setting.pick(1.0, 20.0, 60.0),
             )

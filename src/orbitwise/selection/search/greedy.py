@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from gpytorch.kernels import AdditiveKernel, Kernel
 from gpytorch.means import ConstantMean, ZeroMean
-from joblib import Parallel, delayed
+from joblib import Parallel, delayed, effective_n_jobs
 from torch import Tensor, nn
 from torch.distributions import Distribution, Normal
 
@@ -509,7 +509,8 @@ class Search:
         self, starts: Sequence[Sequence[Hypothesis]], iterations: int, stage: str
     ) -> list[Fitted | None]:
         fits: Iterable[Fitted | None]
-        if self.effort.n_jobs in (None, 1):
+        # None takes what joblib.parallel_config says, of a cluster for example
+        if effective_n_jobs(self.effort.n_jobs) == 1:  # pyright: ignore[reportArgumentType]
             fits = (fit(each, self.data, iterations) for each in starts)
         else:
             jobs = (delayed(fit)(each, self.data, iterations) for each in starts)
