@@ -7,8 +7,9 @@ Two parts: values of the sparse bound with their gradients, and stochastic steps
 learned affine orbit. Several processes are started by torchrun; sizes and seeds are the same.
 `processor_seconds` and `wall_seconds` are those of the first process for one value or step; the first ones
 are not counted. Wall seconds of several processes mean something only where each has a core of its own.
-`bytes_sent` are those that one process adds to sums or gathers in one value or step. `exponents` say how the
-processor seconds of a step in one process grow with batch, inducing points, draws and pixels, each doubled.
+`bytes_sent` are those that one process adds to sums or gathers in one value or step. With --exponents, the
+seconds of a row and those of a step with next to no rows are measured in one process, and how they grow with
+inducing points, draws and the side of images, where each is doubled.
 
 Writes results/processes.json, which benchmarks/scaling_plan.py reads.
 """
@@ -39,7 +40,8 @@ from orbitwise.likelihoods import Gaussian
 from orbitwise.orbits import ImageOrbit
 from orbitwise.process import Process
 
-UNCOUNTED = 2
+NAMES = ("batch_size", "inducing", "draws", "side")
+UNCOUNTED, COUNTED = 2, 4
 
 
 class Meter:
@@ -98,7 +100,8 @@ def steps(processes, meter, batch_size, inducing, draws, side, num_steps):
     generator = torch.Generator().manual_seed(0)
     x = torch.rand(4 * batch_size, side**2, generator=generator, dtype=torch.float64)
     targets = torch.randn(len(x), 10, generator=generator, dtype=torch.float64)
-    functional = evenly_drawn(OrbitAverage(ImageOrbit((side, side))), draws).double().to(meter.device)
+    average = OrbitAverage(ImageOrbit((side, side), num_samples=2)).double().to(meter.device)
+    functional = evenly_drawn(average, draws)
     kernel = ScaleKernel(RBFKernel()).double()
     kernel.base_kernel.lengthscale = 0.3 * side
     prior, noise = Process(None, kernel).double().to(meter.device), Gaussian(0.1).double().to(meter.device)
@@ -124,6 +127,27 @@ def steps(processes, meter, batch_size, inducing, draws, side, num_steps):
     return meter.per(counted) | {"bounds": trainer.history.bound, "learned_numbers": numbers}
 
 
+def growth(meter, sizes):
+    """The seconds of a row and of a step with next to no rows, and how they grow where one size doubles."""
+
+    def seconds(**changed):
+        now = sizes | changed
+        fixed, whole = (
+            steps(ALONE, meter, *(now | {"batch_size": size}).values(), COUNTED + UNCOUNTED)
+            for size in (2, now["batch_size"])
+        )
+        rows = (whole["processor_seconds"] - fixed["processor_seconds"]) / (now["batch_size"] - 2)
+        return rows, fixed["processor_seconds"]
+
+    row, fixed = seconds()
+    found = {"row_seconds": row, "fixed_seconds": fixed, "row_exponents": {}, "fixed_exponents": {}}
+    for name in NAMES[1:]:
+        half = seconds(**{name: sizes[name] // 2})
+        found["row_exponents"][name] = math.log2(row / half[0])
+        found["fixed_exponents"][name] = math.log2(fixed / half[1])
+    return found
+
+
 def work(arguments):
     """Both parts in this process, which shares them with others where there are any."""
     torch.set_num_threads(1)
@@ -135,18 +159,7 @@ def work(arguments):
         "steps": steps(processes, meter, *sizes, arguments.steps),
     }
     if arguments.exponents and processes.is_alone:
-        names = ("batch_size", "inducing", "draws", "side")
-        half = [max(2, each // 2) for each in sizes]
-        base = steps(processes, meter, *half, 6)["processor_seconds"]
-        found["exponents"] = {}
-        for place, name in enumerate(names):
-            changed = [*half[:place], sizes[place], *half[place + 1 :]]
-            ratio = steps(processes, meter, *changed, 6)["processor_seconds"] / base
-            found["exponents"]["pixels" if name == "side" else name] = math.log2(ratio) / (
-                1 + (name == "side")
-            )
-        fixed = steps(processes, meter, 2, *sizes[1:], 6)["processor_seconds"]
-        found["fixed_processor_seconds"] = fixed
+        found |= growth(meter, dict(zip(NAMES, sizes, strict=True)))
     if processes.is_first:
         write_record(found, arguments.out)
 

@@ -91,7 +91,7 @@ def test_figure_4_compares_models_starts_and_bounds():
     assert verdicts(lim_fig4.claims(numbers_of(lim_fig4, special=good))) == ["holds"] * 4
     rotation = good | {"rotation": {"error": 4.0, "log_evidence": -600.0}}
     assert lim_fig4.claims(numbers_of(lim_fig4, special=rotation))[2].verdict == "does not hold"
-    start = good | {"affine, from 2": {"error": 8.0}}
+    start = good | {"affine, from 1": {"error": 8.0}}
     assert lim_fig4.claims(numbers_of(lim_fig4, special=start))[1].verdict == "does not hold"
     bound = good | {"rotation": {"error": 9.0, "log_evidence": -100.0}}
     assert lim_fig4.claims(numbers_of(lim_fig4, special=bound))[3].verdict == "does not hold"

@@ -544,7 +544,7 @@ class RegressionPredictions(FittedProcess, ABC):
         Under Gaussian noise, mean ± 1.96 deviations should hold 95 % of new targets y = f(x) + noise; under
         other likelihoods `predict_quantiles` says what does. With `include_noise=False` the deviation or
         covariance is that of f alone (of counts, of their rate), which says how well the function itself is
-        known. Data sets, tables, paths and large arrays are read in blocks, see `predict_in_blocks`.
+        known. Large data are read in blocks.
         """
         if return_std and return_cov:
             raise ValueError("At most one of return_std and return_cov can be asked for.")
@@ -568,9 +568,8 @@ class RegressionPredictions(FittedProcess, ABC):
         """
         if (parts := input_parts(self, X)) is not None:
             return joined(self.predict_quantiles(part, quantiles) for part in parts)
-        X = cast(ArrayLike, X)
         likelihood = self._other_likelihood()
-        moments = self._row_moments(self._blocks(Evaluation(), self._inputs(X)))
+        moments = self._row_moments(self._blocks(Evaluation(), self._inputs(cast(ArrayLike, X))))
         levels = [float(level) for level in np.atleast_1d(np.asarray(quantiles, dtype=np.float64))]
         with torch.no_grad():
             if likelihood is None:
@@ -609,12 +608,7 @@ class RegressionPredictions(FittedProcess, ABC):
         return np.ascontiguousarray((draws[:, 0] if self.target_scale_.is_vector else draws).numpy())
 
     def _predict(
-        self,
-        functional: Functional,
-        X: ArrayLike,
-        return_std: bool,
-        return_cov: bool,
-        include_noise: bool,
+        self, functional: Functional, X: ArrayLike, return_std: bool, return_cov: bool, include_noise: bool
     ) -> Any:
         x = self._inputs(X, plain=functional.is_identity)
         with torch.no_grad():
@@ -637,12 +631,7 @@ class RegressionPredictions(FittedProcess, ABC):
         return mean
 
     def _predict_other(
-        self,
-        likelihood: Likelihood,
-        X: ArrayLike,
-        return_std: bool,
-        return_cov: bool,
-        include_noise: bool,
+        self, likelihood: Likelihood, X: ArrayLike, return_std: bool, return_cov: bool, include_noise: bool
     ) -> Any:
         """The mean of new targets under a likelihood that is not Gaussian noise, and their spread."""
         if return_cov:

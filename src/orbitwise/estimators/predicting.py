@@ -17,13 +17,13 @@ ROWS_AT_ONCE = 8192
 
 
 def predict_in_blocks(
-    model: Any,
+    model: object,
     X: ArrayLike | Source,
     method: str = "predict",
     *,
     out: str | os.PathLike[str] | NDArray[Any] | None = None,
     rows_at_once: int = ROWS_AT_ONCE,
-    **options: Any,
+    **options: object,
 ) -> Iterator[Any] | NDArray[Any]:
     """Predictions for any number of rows, of which only some are in memory at a time.
 

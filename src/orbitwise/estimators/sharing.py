@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import signal
+import threading
 import warnings
 from collections.abc import Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
@@ -30,6 +31,8 @@ from orbitwise.inference.processes import (
 
 OWN = {"callback": None, "checkpoint": None, "verbose": False}
 """Settings of the first process alone, which prints and writes files, and what they are in the others."""
+WAITING = 60.0
+"""Seconds after which a fit that waits for other processes says so."""
 SAMPLED = 16
 """Rows by which data are compared."""
 IN_ONE_PROCESS = ContextVar("IN_ONE_PROCESS", default=False)
@@ -71,8 +74,9 @@ def shared(estimator: object, call: Call) -> Iterator[bool]:
         return
     processes: Processes = vars(estimator).pop("_processes", ALONE)
     if processes.is_alone and is_launched() and not IN_ONE_PROCESS.get():
-        processes = launched()
-        _agree(processes, estimator, call)
+        with _waiting():
+            processes = launched()
+            _agree(processes, estimator, call)
     if processes.is_alone:
         yield True
         return
@@ -90,6 +94,22 @@ def shared(estimator: object, call: Call) -> Iterator[bool]:
     finally:
         processes.leave()
         vars(estimator).pop("_processes", None)
+
+
+@contextmanager
+def _waiting() -> Iterator[None]:
+    """Say so if the other processes do not come."""
+    message = (
+        "A fit waits for the other processes that torchrun started, or of the process group of "
+        "torch.distributed: call fit in all of them, or within orbitwise.one_process() if only one is to fit."
+    )
+    timer = threading.Timer(WAITING, lambda: warnings.warn(message, RuntimeWarning, stacklevel=2))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def follow() -> None:

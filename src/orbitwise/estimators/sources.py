@@ -47,8 +47,8 @@ NARROW = ("float", "halffloat", "uint8", "int8", "uint16", "int16", "bool")
 class Opened(NamedTuple):
     """Inputs and targets as arrays, or as whatever else was given; and the names of columns, if known."""
 
-    x: Any
-    y: Any
+    x: object
+    y: object
     names: list[str] | None = None
 
 

@@ -21,6 +21,8 @@ from typing import Any, TypeVar, cast, final
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
 
 from orbitwise.inference.linear_algebra import NOT_COMPUTABLE
 
@@ -263,10 +265,10 @@ def launched(follows: bool = False) -> Processes:
     if not dist.is_initialized():
         if num_gpus:
             torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")) % num_gpus)
-        store, rank, size = next(dist.rendezvous("env://", timeout=PATIENCE))
+        store, rank, size = next(rendezvous("env://", timeout=PATIENCE))
         # torchrun keeps the store when it starts processes again, with addresses of those that died
         attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-        store = dist.PrefixStore(f"orbitwise {attempt}", store)
+        store = PrefixStore(f"orbitwise {attempt}", store)
         dist.init_process_group(backend, timeout=PATIENCE, store=store, rank=rank, world_size=size)
         atexit.register(_end)
     world = dist.group.WORLD

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import NullLocator, ScalarFormatter
 
 from orbitwise.reproduce.images import (
     COLOURS,
@@ -141,9 +142,15 @@ def draw(numbers: Cells, figure: Figure) -> None:
             axis.plot(list(fits_of), means, color=COLOURS[model])
     for axis in axes[:2]:
         axis.set_yscale("log")
+        axis.yaxis.set_major_formatter(ScalarFormatter())
+        axis.yaxis.set_minor_formatter(ScalarFormatter())
     legend(axes[0], "test error", "training images", "%", logarithmic=True)
     legend(axes[1], "log loss", "training images", "nats", logarithmic=True)
     legend(axes[2], "bound or evidence per image", "training images", "nats", logarithmic=True)
+    sizes = list(errors(numbers, RBF))
+    for axis in axes:
+        axis.set_xticks(sizes, labels=[f"{size:,}" for size in sizes])
+        axis.xaxis.set_minor_locator(NullLocator())
 
 
 RESULT = Result(
@@ -154,4 +161,5 @@ RESULT = Result(
     cells=cells,
     claims=claims,
     draw=draw,
+    seeds=(1, 3, 3),
 )
