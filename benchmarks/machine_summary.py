@@ -2,26 +2,8 @@
 
 import numpy as np
 
-LABELS = (30, 60, 90)
-PRINTED = {
-    "heart": "23.5±2.08 21.4±0.23 20.0±1.11 23.2±1.68 22.7±1.92 20.7±2.10 22.3±1.27 20.2±1.01 19.6±2.79",
-    "BCI": "44.6±1.89 39.0±3.41 34.6±3.25 44.8±2.72 45.4±2.25 36.1±3.92 45.3±3.59 38.4±4.41 32.7±2.27",
-    "bupa": "36.2±5.53 37.9±5.80 36.9±1.80 36.6±5.98 40.7±4.05 37.1±1.58 38.2±4.46 35.4±1.85 35.2±0.45",
-    "g241c": "32.9±1.59 27.1±0.92 24.8±1.99 37.1±1.25 28.4±2.44 29.7±1.57 33.1±0.49 26.4±1.14 23.4±1.36",
-    "g241n": "34.6±2.52 28.3±2.65 25.6±1.48 37.7±5.76 29.9±2.41 25.9±1.49 35.4±1.57 28.4±3.03 22.3±4.69",
-    "Australian": "20.6±4.18 21.7±11.3 15.3±0.86 21.9±9.27 15.6±2.49 14.7±0.16 17.7±1.74 16.4±1.11 15.6±0.77",
-    "ionosphere": "12.5±3.12 8.71±1.62 7.17±1.67 14.9±1.73 9.05±1.05 7.66±1.53 7.58±1.29 7.90±0.23 7.02±0.88",
-    "sonar": "30.9±2.53 22.7±0.39 20.6±4.81 29.4±2.33 22.9±0.17 24.9±1.29 31.6±4.68 24.1±2.06 21.8±3.91",
-    "USPS": "14.9±0.26 12.6±2.04 11.3±2.06 15.3±1.10 12.3±1.74 11.1±1.81 15.4±4.02 12.2±2.93 11.3±1.63",
-}
-"""RKHS table 1: SVM, LapSVM and InvSVM, each at 30, 60 and 90 labels."""
-MACHINES = ("SVM", "LapSVM", "InvSVM")
-
-
-def printed(name, machine, count):
-    """(mean, deviation) as in the paper."""
-    place = 3 * MACHINES.index(machine) + LABELS.index(count)
-    return tuple(float(part) for part in PRINTED[name].split()[place].split("±"))
+from orbitwise.experiments.semi_supervised import LABELS
+from orbitwise.reproduce.results.rkhs_table1 import MACHINES, printed
 
 
 def semi_supervised(record, table):

@@ -44,6 +44,10 @@ def records_of(record):
     return record if isinstance(record, list) else record["records"]
 
 
+FORMER = {"semi_supervised": "git checkout 568d46b && "}
+"""Experiments that are run by `orbitwise reproduce` today, whose record is of another revision."""
+
+
 def mnist_command(name, command):
     parts = ["git checkout 9ae0a5c && python -m orbitwise.experiments.mnist"]
     for key in ("data", "orbit", "inducing", "steps", "report", "loo_from"):
@@ -74,6 +78,27 @@ def mnist_defaults(record):
     losses = ", ".join(f"{loss:.4f} (M = {int(size):,})" for size, loss in ladder.items())
     text = f"{table(headings, rows)}\n\nLeave-one-out log loss of the first seed as M climbs: {losses}."
     return f"test error {spread(errors, 2)} % by the defaults, {seeds}, one H200 GPU", text
+
+
+def default_times(record):
+    rows = [
+        (
+            row["set"],
+            row["method"],
+            f"{row['rows']:,}",
+            f"{100 * row['error']:.2f}",
+            f"{row['log_loss']:.4f}",
+            row.get("num_inducing", "–"),
+            f"{row['clock_seconds']:.0f}",
+        )
+        for row in record["records"]
+    ]
+    headings = ("set", "method", "rows", "test error %", "log loss", "M", "seconds")
+    by_method = {}
+    for row in record["records"]:
+        by_method.setdefault(row["method"], []).append(f"{row['set']} {row['clock_seconds']:.0f} s")
+    short = "; ".join(f"{method}: {', '.join(times)}" for method, times in by_method.items())
+    return short, table(headings, rows)
 
 
 def mnist(record):
@@ -318,6 +343,11 @@ KINDS = {
     "uci_regression.json": ("Automatic inducing variables compared with exact inference", uci_regression),
     "digits.json": ("8×8 digits compared with other classifiers", digits),
     "mnist_defaults.json": ("MNIST by the defaults of InvariantGPClassifier", mnist_defaults),
+    "mnist_rotated_defaults.json": (
+        "MNIST turned by 0–360° by the defaults of InvariantGPClassifier",
+        mnist_defaults,
+    ),
+    "default_times.json": ("What the classifier's defaults take and reach on two cores", default_times),
     "noise_of_labels.json": ("By what the noise of labels is chosen", noise_of_labels),
     "codings.json": ("Likelihoods of class labels on small sets", codings),
     "orbit_gram.json": ("Averaged Gram matrices compared with bare products", orbit_gram),
@@ -338,9 +368,10 @@ def section(path):
         command = record.get("command") if isinstance(record, dict) else None
         if isinstance(record, dict) and record.get("threads"):
             title += f" ({record['threads']} {'threads' if record['threads'] > 1 else 'thread'})"
-        module = path.stem.removesuffix("_fresh").removesuffix("_defaults")
+        module = path.stem.removesuffix("_fresh").removesuffix("_defaults").removesuffix("_rotated")
         if module in EXPERIMENTS:
             command = f"python -m orbitwise.experiments.{module}{options(record)} --out results/{path.name}"
+            command = FORMER.get(module, "") + command
         if scripts := [each for each in SEVERAL_RECORDS if path.stem.startswith(each)]:
             command = f"python benchmarks/{scripts[0]}.py{settings_of(record)} --out results/{path.name}"
         return path.name, title, (command or f"python benchmarks/{path.stem}.py").strip(), *show(record)

@@ -30,7 +30,7 @@ extensions = [
     "sphinx_design",
     "sphinx_gallery.gen_gallery",
 ]
-exclude_patterns = ["templates", "made/results.md"]
+exclude_patterns = ["templates", "made/reproduction.md", "made/results.md"]
 templates_path = ["templates"]
 suppress_warnings = ["config.cache"]  # the gallery is given functions
 

@@ -5,6 +5,7 @@ Copies are of documents that stand outside of docs/, with links that work from h
 
 import importlib
 import inspect
+import json
 import re
 import shutil
 from pathlib import Path
@@ -16,6 +17,7 @@ from typer.main import get_command
 
 import orbitwise
 from orbitwise.cli.app import app
+from orbitwise.reproduce.result import SCALES, Result, all_results
 
 FOLDERS = {
     "transforms": "How inputs can be moved: t_α(x).",
@@ -57,6 +59,8 @@ COPIED = {
     "changelog": "CHANGELOG.md",
     "results": "results/README.md",
 }
+RECORDS = "results/reproduction"
+"""The folder of records of `orbitwise reproduce`, with a folder for each scale."""
 LINK = re.compile(r"\[([^\]\n]+)\]\((?!https?:|#)([^)\n]+)\)")
 
 
@@ -65,9 +69,13 @@ def write_pages(docs: Path) -> None:
     pages = {"reference/index.rst": reference_index(), "reference/command.rst": command_page()}
     pages.update({f"reference/{name.replace('.', '_')}_module.rst": module_page(name) for name in FOLDERS})
     pages.update({f"made/{name}.md": copied_page(docs, original) for name, original in COPIED.items()})
+    pages["made/reproduction.md"] = reproduction_page(docs)
     for folder in ("reference", "made"):
         shutil.rmtree(docs / folder, ignore_errors=True)
         (docs / folder).mkdir()
+    for scale in SCALES:
+        for figure in sorted((docs.parent / RECORDS / scale).glob("*.png")):
+            shutil.copy(figure, docs / "made" / f"{scale}-{figure.name}")
     for name, text in pages.items():
         (docs / name).write_text(text, encoding="utf-8")
 
@@ -81,6 +89,73 @@ def copied_page(docs: Path, original: str) -> str:
         return f"[{text}](../{page})" if target.startswith("docs/") and (docs / page).exists() else text
 
     return LINK.sub(link, (docs.parent / original).read_text(encoding="utf-8"))
+
+
+def reproduction_page(docs: Path) -> str:
+    """What the sources print beside what was measured: all results in one table, then each of them."""
+    sections, rows = [], []
+    for result in all_results().values():
+        known = [scale for scale in reversed(SCALES) if (docs.parent / RECORDS / scale).is_dir()]
+        files = {scale: docs.parent / RECORDS / scale / f"{result.name}.json" for scale in known}
+        records = {
+            scale: json.loads(file.read_text(encoding="utf-8"))
+            for scale, file in files.items()
+            if file.is_file()
+        }
+        finished = {scale: record for scale, record in records.items() if "claims" in record}
+        best = next(iter(finished), None)
+        verdicts = [] if best is None else [claim["verdict"] for claim in finished[best]["claims"]]
+        counts = ", ".join(f"{verdicts.count(each)} {each}" for each in dict.fromkeys(verdicts))
+        name = f"[{result.name}](#{result.name})"
+        rows.append(f"| {name} | {result.source} | {best or ''} | {counts or 'no record'} |")
+        sections += result_section(result, finished)
+    table = ["| result | source | scale | statements |", "|---|---|---|---|", *rows]
+    return "\n".join([*table, "", *sections]) + "\n"
+
+
+def result_section(result: Result, records: dict[str, dict]) -> list[str]:
+    """The statements of one result at each scale that has a record, and its figure at the largest."""
+    lines = [
+        f"({result.name})=",
+        f"## {result.name}: {result.title}",
+        "",
+        f"{result.source}. Printed: {result.printed}",
+        "",
+    ]
+    if not records:
+        minutes = {scale: max(1, round(result.seconds(scale) / 60)) for scale in ("cpu", "full")}
+        return [
+            *lines,
+            f"There is no record yet. `orbitwise reproduce {result.name}` takes about {minutes['cpu']} min "
+            f"on two cores, with `--scale full` about {minutes['full']} min on a GPU.",
+            "",
+        ]
+    for place, (scale, record) in enumerate(records.items()):
+        cells = record["cells"].values()
+        devices = ", ".join(sorted({cell["device"] for cell in cells}))
+        # what else ran on a shared machine does not count
+        key, clause = (
+            ("processor_seconds", " of one core") if devices == "cpu" else ("seconds", f" on {devices}")
+        )
+        minutes = sum(cell[key] for cell in cells) / 60
+        data = ", ".join(record["data"]) or "made"
+        lines += [
+            f"    {record['command']}",
+            "",
+            f"Scale {scale}: {record['seeds']} {'seed' if record['seeds'] == 1 else 'seeds'}, data: {data}, "
+            f"{minutes:.1f} min{clause}.",
+            "",
+            "| statement | printed | measured | |",
+            "|---|---|---|---|",
+        ]
+        for claim in record["claims"]:
+            because = f": {claim['because']}" if claim["because"] else ""
+            texts = (claim["says"], claim["printed"], claim["measured"], f"**{claim['verdict']}**{because}")
+            lines.append("| " + " | ".join(each.replace("|", "\\|") for each in texts) + " |")
+        if place == 0:
+            lines += ["", f"![{result.title}]({scale}-{result.name}.png)"]
+        lines.append("")
+    return lines
 
 
 def heading(text: str, mark: str = "=") -> list[str]:

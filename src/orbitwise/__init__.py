@@ -39,6 +39,7 @@ if TYPE_CHECKING:
         SparseGPRegressor,
         VirtualSVC,
     )
+    from orbitwise.estimators.sharing import one_process
     from orbitwise.selection import AutoGPRegressor, compare
     from orbitwise.storage import load, save
 
@@ -65,6 +66,7 @@ __all__ = [
     "likelihoods",
     "load",
     "losses",
+    "one_process",
     "orbits",
     "process",
     "report",
@@ -74,7 +76,13 @@ __all__ = [
     "transforms",
 ]
 
-_HOMES = {"AutoGPRegressor": "selection", "compare": "selection", "load": "storage", "save": "storage"}
+_HOMES = {
+    "AutoGPRegressor": "selection",
+    "compare": "selection",
+    "load": "storage",
+    "one_process": "estimators.sharing",
+    "save": "storage",
+}
 """Where public functions and classes are, if not in `estimators`."""
 
 

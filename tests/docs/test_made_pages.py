@@ -2,6 +2,7 @@
 
 import importlib
 import importlib.util
+import json
 import re
 from pathlib import Path
 from types import ModuleType
@@ -72,6 +73,41 @@ def test_the_command_is_described_as_its_help_does(written):
         for parameter in command.params:
             if parameter.param_type_name == "option" and not getattr(parameter, "hidden", False):
                 assert parameter.opts[-1] in text
+
+
+def test_records_of_results_are_told_beside_what_is_printed(made, tmp_path):
+    records = tmp_path / "results" / "reproduction" / "cpu"
+    records.mkdir(parents=True)
+    (tmp_path / "docs").mkdir()
+    claims = [
+        {
+            "says": "A is B",
+            "printed": "1",
+            "measured": "a|b 2",
+            "verdict": "differs",
+            "because": "it is late",
+        },
+        {"says": "C is D", "printed": "3", "measured": "4", "verdict": "holds", "because": ""},
+    ]
+    record = {
+        "command": "orbitwise reproduce lim-fig2",
+        "seeds": 10,
+        "seconds": 90.0,
+        "data": {},
+        "cells": {"one": {"device": "cpu", "processor_seconds": 90.0}},
+        "claims": claims,
+    }
+    (records / "lim-fig2.json").write_text(json.dumps(record), encoding="utf-8")
+    del record["claims"]  # not finished
+    (records / "lim-fig3.json").write_text(json.dumps(record), encoding="utf-8")
+    text = made.reproduction_page(tmp_path / "docs")
+    assert "| [lim-fig2](#lim-fig2) | LIM, figure 2 (section 3.2) | cpu | 1 differs, 1 holds |" in text
+    assert "| A is B | 1 | a\\|b 2 | **differs**: it is late |" in text
+    assert "| C is D | 3 | 4 | **holds** |" in text
+    assert "Scale cpu: 10 seeds, data: made, 1.5 min of one core." in text
+    assert "](cpu-lim-fig2.png)" in text
+    assert "| [lim-fig3](#lim-fig3) | LIM, figure 3 (section 5.1) |  | no record |" in text
+    assert "`orbitwise reproduce lim-fig3` takes about" in text
 
 
 def test_links_of_copied_documents_work_from_their_place(made, tmp_path):

@@ -120,7 +120,8 @@ def test_time_and_memory_cut_the_climb_short(argument, value, reason, monkeypatc
     assert len(model.climb_) == 1
     assert np.isfinite(model.predict_proba(NEW)).all()
     same = quietly(InvariantGPClassifier(inference="collapsed", num_inducing=10, random_state=0), X, LABELS)
-    np.testing.assert_allclose(model.predict_proba(NEW), same.predict_proba(NEW), rtol=1e-9)
+    # without memory rows are streamed, which rounds otherwise, and the scale of scores is at a flat minimum
+    np.testing.assert_allclose(model.predict_proba(NEW), same.predict_proba(NEW), rtol=1e-6)
 
 
 def test_a_fit_out_of_time_does_not_climb():

@@ -10,7 +10,7 @@ from gpytorch.kernels import RBFKernel, ScaleKernel
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from orbitwise import InvariantGPClassifier, InvariantGPRegressor, SparseGPRegressor
-from orbitwise.estimators import rungs
+from orbitwise.estimators import predict_in_blocks, rungs
 from orbitwise.estimators.sources import open_data
 from orbitwise.inference import stored_rows
 from orbitwise.inference.stored_rows import StoredRows
@@ -65,6 +65,11 @@ def sparse(**settings):
     return SparseGPRegressor(kernel, num_inducing=20, max_iterations=3, random_state=0, **settings)
 
 
+def rows_of(model):
+    """The observations by which a sparse regressor learned."""
+    return vars(model.fit_result_.objective)["observations"]
+
+
 def numbers(model, x):
     mean, deviation = model.predict(x, return_std=True)
     return np.concatenate([[model.log_evidence_, *np.ravel(model.noise_)], mean, deviation])
@@ -78,7 +83,7 @@ def test_a_file_of_rows_is_fitted_as_the_array_is(wave, tmp_path, monkeypatch):
     np.save(tmp_path / "x.npy", x)
     np.save(tmp_path / "y.npy", y)
     model = sparse().fit(tmp_path / "x.npy", tmp_path / "y.npy")
-    assert isinstance(model.fit_result_.objective.observations.x, StoredRows)
+    assert isinstance(rows_of(model).x, StoredRows)
     np.testing.assert_allclose(numbers(model, x[:9]), wanted, rtol=1e-10)
 
 
@@ -123,7 +128,7 @@ def test_sources_give_the_bits_of_arrays(name, wave, tmp_path, monkeypatch):
             monkeypatch.setattr(stored_rows, "LARGE_ROWS", 20)
         wanted = numbers(sparse().fit(x, y), x[:9])
         model = sparse().fit(inputs, targets)
-        assert isinstance(model.fit_result_.objective.observations.x, StoredRows) is is_large
+        assert isinstance(rows_of(model).x, StoredRows) is is_large
         assert list(getattr(model, "feature_names_in_", [])) == (columns if name == "parquet" else [])
         new = pd.DataFrame(x[:9], columns=columns) if name == "parquet" else x[:9]
         assert np.array_equal(numbers(model, new), wanted)
@@ -133,7 +138,7 @@ def test_equal_rows_are_merged_where_they_are(wave, small):
     x, y = wave
     twice, noisy = np.concatenate([x, x[:100]]), np.concatenate([y, y[:100] + 0.5])
     model = sparse().fit(twice, noisy)
-    rows = model.fit_result_.objective.observations
+    rows = rows_of(model)
     assert len(rows) == 300
     assert rows.targets.shape == (300, 1)
     scale = model.target_scale_
@@ -324,3 +329,81 @@ def test_a_fit_resumes_with_rows_of_a_file(wave, small, tmp_path):
     x[0, 0] += 1
     sparse(checkpoint=folder).fit(x, y)
     assert len(list((tmp_path / "progress").iterdir())) > len(names)
+
+
+def test_predictions_stream(wave, tmp_path, monkeypatch):
+    x, y = wave
+    model = sparse().fit(x, y)
+    wanted, deviation = model.predict(x, return_std=True)
+    quantiles = model.predict_quantiles(x)
+    monkeypatch.setattr(stored_rows, "LARGE_NUMBERS", 500)
+    monkeypatch.setattr(stored_rows, "LARGE_ROWS", 20)
+    monkeypatch.setattr("orbitwise.estimators.sources.BLOCK_NUMBERS", 1)
+    monkeypatch.setattr("orbitwise.estimators.sources.ITEMS_AT_ONCE", 64)
+    for name, (inputs, _) in sources(x, y, tmp_path).items():
+        if name in ("tensor", "parquet", "table"):
+            continue  # a tensor is an array, and these have other columns
+        np.testing.assert_allclose(model.predict(inputs), wanted, rtol=1e-12, err_msg=name)
+    found = model.predict(x, return_std=True)
+    np.testing.assert_allclose(found[1], deviation, rtol=1e-9)
+    np.testing.assert_allclose(model.predict_quantiles(x), quantiles, rtol=1e-9)
+    with pytest.raises(ValueError, match="all rows together"):
+        model.predict(x, return_cov=True)
+
+
+def test_classes_stream(wave, monkeypatch):
+    x, y = wave
+    model = InvariantGPClassifier(ScaleKernel(RBFKernel()), inference="exact", max_iterations=1)
+    model.fit(x[:60], (y > 3)[:60])
+    whole = model.predict_proba(x[:100])
+    monkeypatch.setattr(stored_rows, "LARGE_NUMBERS", 200)
+    monkeypatch.setattr(stored_rows, "LARGE_ROWS", 20)
+    monkeypatch.setattr("orbitwise.estimators.sources.BLOCK_NUMBERS", 1)
+    monkeypatch.setattr("orbitwise.estimators.sources.ITEMS_AT_ONCE", 30)
+    np.testing.assert_allclose(model.predict_proba(x[:100]), whole, rtol=1e-9)
+    assert list(model.predict(DataLoader(Inputs(x[:100], y)))) == list(model.predict(x[:100]))
+
+
+def test_columns_of_a_table_are_found_by_name(wave):
+    x, y = wave
+    columns = {"b": x[:, 1], "y": y, "c": x[:, 2], "a": x[:, 0]}
+    model = sparse().fit(pd.DataFrame(x, columns=["a", "b", "c"]), y)
+    wanted = model.predict(pd.DataFrame(x, columns=["a", "b", "c"]))
+    np.testing.assert_allclose(model.predict(pa.table(columns)), wanted, rtol=1e-12)
+    with pytest.raises(ValueError, match="no column 'c'"):
+        model.predict(pa.table({"a": x[:, 0], "b": x[:, 1]}))
+
+
+def test_blocks_go_to_a_file_or_by_hand(wave, tmp_path):
+    x, y = wave
+    model = sparse().fit(x, y)
+    wanted = model.predict(x)
+    parts = list(predict_in_blocks(model, x, rows_at_once=128))
+    assert [len(each) for each in parts] == [128, 128, 44]
+    np.testing.assert_allclose(np.concatenate(parts), wanted, rtol=1e-12)
+    pairs = list(predict_in_blocks(model, x, return_std=True))
+    assert len(pairs[0]) == 2
+    np.save(tmp_path / "x.npy", x)
+    written = predict_in_blocks(model, tmp_path / "x.npy", out=tmp_path / "y.npy")
+    assert isinstance(written, np.memmap)
+    np.testing.assert_allclose(np.load(tmp_path / "y.npy"), wanted, rtol=1e-12)
+    own = np.empty((300, 3))
+    predict_in_blocks(model, DataLoader(Pairs(x, y), 100), "predict_quantiles", out=own)
+    np.testing.assert_allclose(own, model.predict_quantiles(x), rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("settings", "wanted"),
+    [
+        ({"out": np.empty(299)}, "out has 299 rows"),
+        ({"out": np.empty(301)}, "do not fill out"),
+        ({"out": np.empty(300), "return_std": True}, "several"),
+        ({"out": "never.npy", "loader": True}, "not known before it is read"),
+    ],
+    ids=str,
+)
+def test_files_that_do_not_fit_are_refused(wave, settings, wanted):
+    x, y = wave
+    model = sparse(noise=0.1).fit(x[:50], y[:50])
+    source = DataLoader(Pairs(x, y)) if settings.pop("loader", False) else x
+    assert wanted in message(lambda: predict_in_blocks(model, source, **settings))

@@ -7,7 +7,7 @@ from gpytorch.kernels import LinearKernel, MaternKernel, PeriodicKernel, RBFKern
 from gpytorch.priors import NormalPrior
 from scipy.stats import multivariate_normal
 
-from orbitwise import InvariantGPRegressor
+from orbitwise import InvariantGPRegressor, SparseGPRegressor
 from orbitwise.functionals import (
     DirectionalDerivative,
 )
@@ -72,9 +72,38 @@ def test_constant_targets_are_predicted_with_confidence(data, new, value):
 @pytest.mark.parametrize("mean", ["zero", "constant", "linear"])
 @pytest.mark.parametrize("invariance", [None, "permutation"])
 def test_one_row_is_enough(invariance, mean):
-    model = InvariantGPRegressor(invariance=invariance, mean=mean).fit([[1.0, 2.0]], [3.0])
+    with pytest.warns(UserWarning, match="One target does not say how far targets vary"):
+        model = InvariantGPRegressor(invariance=invariance, mean=mean).fit([[1.0, 2.0]], [3.0])
     assert model.predict([[1.0, 2.0]])[0] == pytest.approx(3)
     assert np.isfinite(model.predict([[5.0, 5.0]], return_std=True)).all()
+
+
+@pytest.mark.parametrize("estimator", [InvariantGPRegressor, SparseGPRegressor])
+def test_two_rows_do_not_say_how_far_targets_vary(estimator):
+    x = np.array([[-1.0, 0.3], [0.2, -0.8]])
+    with pytest.warns(UserWarning, match="2 targets do not say how far targets vary"):
+        estimator().fit(x, np.sin(x).sum(1))
+
+
+def test_error_bars_of_three_rows_are_not_far_too_small():
+    errors = []
+    for seed in range(6):
+        x, new = np.split(np.random.default_rng(seed).normal(size=(203, 3)), [3])
+        mean, deviation = InvariantGPRegressor().fit(x, np.sin(x).sum(1)).predict(new, return_std=True)
+        errors.append(np.sqrt(np.mean(((mean - np.sin(new).sum(1)) / deviation) ** 2)))
+    # in deviations; up to 15 by the evidence alone
+    assert max(errors) < 4
+
+
+def test_lengthscales_of_columns_that_do_not_matter_stay_finite(rng):
+    x = rng.normal(size=(20, 4)) * [1.0, 10.0, 1.0, 1.0]
+    y = np.sin(x[:, 0]) + 0.1 * rng.normal(size=20)
+    kernel = InvariantGPRegressor().fit(x, y).kernel_
+    (relative,) = kernel.base_kernel.lengthscale.detach().numpy() / (2 * x.std(0))
+    assert relative[0] < 1.2
+    # above 100 by the evidence alone
+    assert (relative[1:] > 2).all()
+    assert (relative[1:] < 20).all()
 
 
 @pytest.mark.parametrize("value", [0.0, 0.1, 1e8])

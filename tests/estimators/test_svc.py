@@ -41,7 +41,7 @@ def moons(num_labels: int = 4) -> tuple[np.ndarray, ...]:
 
 
 def test_follows_scikit_learn():
-    assert_follows_scikit_learn(InvariantSVC())
+    assert_follows_scikit_learn(InvariantSVC(invariance="negation", Cs=(1.0, 10.0), strengths=(0.01, 1.0)))
 
 
 def process_of(width: float) -> Process:
@@ -193,7 +193,7 @@ def test_probabilities_have_the_scale_of_held_out_labels(rate: float):
         {"strength": "evidence", "loss": "squared", "strengths": [0.0, 1.0]},
         {"strength": "cross_validation", "bandwidth": 0.3, "num_folds": 3, "strengths": [0.0, 0.01, 1.0]},
     ],
-    ids=["laplace", "exact", "folds"],
+    ids=["logistic", "exact", "folds"],
 )
 def test_strengths_are_chosen_sensibly_on_two_moons(settings: dict[str, Any]):
     x, y, others, classes = moons()

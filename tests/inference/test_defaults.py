@@ -1,8 +1,11 @@
 """Starts that know the scale of the data."""
 
+import math
+
 import pytest
 import torch
 
+from orbitwise.inference.optimise.hyperpriors import log_prior
 from orbitwise.kernels.bases import (
     LinearTrend,
     default_kernel,
@@ -31,6 +34,22 @@ def test_one_lengthscale_is_the_typical_distance_of_two_points_from_the_middle(p
     from_the_middle = (points - points.mean(0)).square().sum(-1).mean().sqrt()
     assert kernel.base_kernel.ard_num_dims is None
     assert kernel.base_kernel.lengthscale.item() == pytest.approx(from_the_middle.item())
+
+
+def test_a_hyperprior_of_lengthscales_has_its_mode_at_the_scale_of_columns_that_vary(points):
+    points = torch.cat([points, torch.full((30, 1), 7.0)], dim=1)
+    base = default_kernel(points, separate_lengthscales=True, deviation=0.5).base_kernel
+    mode = torch.cat([typical_distance(points[:, :3], True), typical_distance(points, True)[:, 3:]], dim=1)
+    mode[:, 3] *= (3 / 4) ** 0.5
+
+    def density(lengthscale: torch.Tensor) -> float:
+        base.lengthscale = lengthscale
+        return log_prior(base).item()
+
+    for factor in (0.5, 2.0):
+        fall = density(mode) - density(factor * mode)
+        # four lengthscales, each log 2 / 0.5 deviations away
+        assert fall == pytest.approx(4 * 0.5 * (math.log(2) / 0.5) ** 2)
 
 
 @pytest.mark.parametrize("separate", [True, False])

@@ -91,7 +91,7 @@ def test_figure_4_compares_models_starts_and_bounds():
     assert verdicts(lim_fig4.claims(numbers_of(lim_fig4, special=good))) == ["holds"] * 4
     rotation = good | {"rotation": {"error": 4.0, "log_evidence": -600.0}}
     assert lim_fig4.claims(numbers_of(lim_fig4, special=rotation))[2].verdict == "does not hold"
-    start = good | {"affine, from 2": {"error": 8.0}}
+    start = good | {"affine, from 1": {"error": 8.0}}
     assert lim_fig4.claims(numbers_of(lim_fig4, special=start))[1].verdict == "does not hold"
     bound = good | {"rotation": {"error": 9.0, "log_evidence": -100.0}}
     assert lim_fig4.claims(numbers_of(lim_fig4, special=bound))[3].verdict == "does not hold"
@@ -188,7 +188,7 @@ def test_subsets_need_a_lower_error_at_every_size():
     lower = {"affine+deformation": {"error": 5.0}}
     claims = subsets.claims(numbers_of(subsets, special=lower))
     assert verdicts(claims) == ["holds", "holds"]
-    somewhere = lower | {"affine+deformation, 250": {"error": 12.0}}
+    somewhere = lower | {"affine+deformation, 130": {"error": 12.0}}
     assert verdicts(subsets.claims(numbers_of(subsets, special=somewhere))) == ["does not hold"] * 2
-    hardly = lower | {"affine+deformation, 250": {"error": 9.9}}
+    hardly = lower | {"affine+deformation, 130": {"error": 9.9}}
     assert verdicts(subsets.claims(numbers_of(subsets, special=hardly))) == ["undecided", "holds"]

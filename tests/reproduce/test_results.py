@@ -10,6 +10,11 @@ from rich.console import Console
 
 from orbitwise.reproduce.result import SCALES, SOURCES, all_results
 from orbitwise.reproduce.results import (
+    lecture_airline,
+    lecture_co2,
+    lecture_ess,
+    lecture_metrics,
+    lecture_occam,
     lim_augmentation,
     lim_estimators,
     lim_fig1,
@@ -17,6 +22,10 @@ from orbitwise.reproduce.results import (
     lim_fig3,
     lim_fig4,
     lim_fig5,
+    rkhs_fig1,
+    rkhs_fig2,
+    rkhs_robustness,
+    rkhs_table1,
     subsets,
     talk_bounds,
     talk_inducing,
@@ -26,11 +35,17 @@ from orbitwise.reproduce.results import (
     talk_overfitting,
     talk_scaling,
     talk_sequential,
+    talk_wide,
 )
 from orbitwise.reproduce.runner import Run
 
 RESULTS = all_results()
 TESTED = [
+    lecture_airline,
+    lecture_co2,
+    lecture_ess,
+    lecture_metrics,
+    lecture_occam,
     lim_augmentation,
     lim_estimators,
     lim_fig1,
@@ -38,6 +53,10 @@ TESTED = [
     lim_fig3,
     lim_fig4,
     lim_fig5,
+    rkhs_fig1,
+    rkhs_fig2,
+    rkhs_robustness,
+    rkhs_table1,
     subsets,
     talk_bounds,
     talk_inducing,
@@ -47,6 +66,7 @@ TESTED = [
     talk_overfitting,
     talk_scaling,
     talk_sequential,
+    talk_wide,
 ]
 
 

@@ -159,7 +159,7 @@ def test_a_file_tells_of_its_machine(tmp_path: Path):
     assert about["estimator"] == "InvariantSVC"
     assert about["classes"] == ["0", "1"]
     assert about["log_evidence"] == model.log_evidence_
-    assert about["evidence_kind"] == "laplace"
+    assert about["evidence_kind"] == "expectation propagation"
     assert about["functional"] == "gradient"
     assert about["num_rows"] == 18 + 2 * 23
     assert about["converged"] is True

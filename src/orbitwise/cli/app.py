@@ -20,6 +20,7 @@ from typer.main import get_command
 
 from orbitwise import __version__
 from orbitwise.cli.errors import CommandError, sentence
+from orbitwise.cli.several import are_several, run_in_first, was_restarted
 
 # What computes is imported by the commands that need it: `orbitwise --help` must not wait for torch.
 
@@ -233,6 +234,8 @@ def learn(
     A run that was killed, or stopped with Ctrl-C, resumes with --resume and ends with the same model.
 
     The models are equal bit for bit if OMP_NUM_THREADS is the same.
+
+    torchrun --nproc-per-node 4 -m orbitwise learn … shares large fits among 4 processes.
     """
     # every option by its name, before there are other local variables
     values = dict(locals())
@@ -288,10 +291,11 @@ def learn(
     ):
         if note:
             console.print(note, markup=False)
+    again = was_restarted()
     if isinstance(run, SingleRun):
-        run.learn(resume, force)
+        run.learn(resume, force or again)
     else:
-        run.learn(resume, force, time_limit, with_report)
+        run.learn(resume or again, force and not again, time_limit, with_report)
 
 
 @app.command()
@@ -492,7 +496,14 @@ def reproduce_results(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit status. Errors are one sentence, unless `--debug` is given."""
+    """Run the command and return its exit status. Errors are one sentence, unless `--debug` is given.
+
+    Of several processes that torchrun started, the first one runs it, and the others share its fits.
+    """
+    return run_in_first(lambda: _run(arguments)) if are_several() else _run(arguments)
+
+
+def _run(arguments: Sequence[str] | None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in given
     try:

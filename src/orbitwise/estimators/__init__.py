@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from orbitwise.estimators.kernel_ridge import InvariantKernelRidge
     from orbitwise.estimators.laplacian import LaplacianSVC
     from orbitwise.estimators.molecules import MoleculeGP
+    from orbitwise.estimators.predicting import predict_in_blocks
     from orbitwise.estimators.regressor import InvariantGPRegressor
     from orbitwise.estimators.sparse_regressor import SparseGPRegressor
     from orbitwise.estimators.svc import InvariantSVC
@@ -26,6 +27,7 @@ __all__ = [
     "MoleculeGP",
     "SparseGPRegressor",
     "VirtualSVC",
+    "predict_in_blocks",
 ]
 
 _MODULES = {
@@ -38,6 +40,7 @@ _MODULES = {
     "MoleculeGP": "molecules",
     "SparseGPRegressor": "sparse_regressor",
     "VirtualSVC": "virtual",
+    "predict_in_blocks": "predicting",
 }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Literal, final, get_args
+from typing import Any, Literal, cast, final, get_args
 
 import numpy as np
 import torch
@@ -29,6 +29,7 @@ from orbitwise.estimators.engines import (
 from orbitwise.estimators.estimator import EngineEstimator, resolve_likelihood
 from orbitwise.estimators.invariances import Invariance
 from orbitwise.estimators.kernel_choice import LEARNED_ROWS, MOST_COLUMNS, KernelChoice, choose_kernel
+from orbitwise.estimators.predicting import input_parts, joined
 from orbitwise.estimators.regression_model import RegressionModel, TargetScale
 from orbitwise.estimators.sources import Source, Targets
 from orbitwise.estimators.training_data import Rows, check_labelled
@@ -381,8 +382,8 @@ class InvariantGPClassifier(EngineEstimator, ClassifierMixin, BaseEstimator):
         engine = auto if self.inference == "auto" else self.inference
         if self.tilts != "remembered" and (engine != "variational" or not model.likelihood.needs_tilt):
             raise ValueError(
-                f"tilts={self.tilts!r} is for stochastic inference of sticks: use "
-                "likelihood='stick_breaking' with inference='variational', or leave tilts out."
+                f"tilts={self.tilts!r} needs likelihood='stick_breaking' and inference='variational': set "
+                "both, or leave tilts out."
             )
         self.inference_ = engine
         self._choose_device(model.functional, rows.x)
@@ -402,15 +403,17 @@ class InvariantGPClassifier(EngineEstimator, ClassifierMixin, BaseEstimator):
         warn_of_one_class(name, self.classes_, said, has_no_label, given, GIVE)
         return self
 
-    def predict(self, X: ArrayLike) -> NDArray[Any]:
-        """The most probable class of every row."""
+    def predict(self, X: ArrayLike | Source) -> NDArray[Any]:
+        """The most probable class of every row; data sets and large arrays are read in blocks."""
         check_is_fitted(self)
         return self.classes_[self.predict_proba(X).argmax(1)]
 
     @answering
-    def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
+    def predict_proba(self, X: ArrayLike | Source) -> NDArray[np.float64]:
         """The probability of every class, in the order of `classes_`."""
-        return self._probabilities(*self.moments(X)).cpu().numpy()
+        if (parts := input_parts(self, X)) is not None:
+            return joined(self.predict_proba(part) for part in parts)
+        return self._probabilities(*self.moments(cast(ArrayLike, X))).cpu().numpy()
 
     def _probabilities(self, mean: torch.Tensor, variance: torch.Tensor) -> torch.Tensor:
         return class_probabilities(self.likelihood_, mean, variance, self.scale_)

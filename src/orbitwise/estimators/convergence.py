@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 from weakref import WeakSet
@@ -20,6 +21,7 @@ from orbitwise.estimators.sharing import Call, shared
 from orbitwise.estimators.validation import require_finite
 from orbitwise.inference.optimise.orbit_search import USED_UP
 from orbitwise.inference.optimise.training import INTERRUPTED, OUT_OF_MEMORY, TIME_IS_OVER
+from orbitwise.inference.processes import is_launched
 from orbitwise.inference.sparse import climb
 
 P = ParamSpec("P")
@@ -40,7 +42,9 @@ def learning(*results: str, once: bool = False) -> Callable[[Callable[P, R]], Ca
         @wraps(method)
         def fit(*arguments: P.args, **named: P.kwargs) -> R:
             estimator, call = arguments[0], Call(method.__name__, arguments[1:], named)
-            with shared(estimator, call) as is_first, torch.inference_mode(False), torch.enable_grad():
+            is_shared = is_launched() or "_processes" in vars(estimator)
+            sharing = shared(estimator, call) if is_shared else nullcontext(True)
+            with sharing as is_first, torch.inference_mode(False), torch.enable_grad():
                 fitted = method(*arguments, **named)
             for name in results:
                 require_finite(getattr(estimator, name, None), f"{name} is {{}} after {method.__name__}")

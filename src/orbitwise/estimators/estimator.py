@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, replace
 from statistics import NormalDist
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 import torch
@@ -50,7 +50,9 @@ from orbitwise.estimators.learned_ranges import (
     range_errors,
     searched_errors,
 )
+from orbitwise.estimators.predicting import input_parts, joined
 from orbitwise.estimators.regression_model import RegressionModel, TargetScale, constant_part
+from orbitwise.estimators.sources import Source
 from orbitwise.estimators.training_data import Rows
 from orbitwise.estimators.validation import (
     InputForm,
@@ -531,17 +533,26 @@ class RegressionPredictions(FittedProcess, ABC):
 
     @answering
     def predict(
-        self, X: ArrayLike, return_std: bool = False, return_cov: bool = False, include_noise: bool = True
+        self,
+        X: ArrayLike | Source,
+        return_std: bool = False,
+        return_cov: bool = False,
+        include_noise: bool = True,
     ) -> Any:
         """The mean of new targets, and their deviation or covariance.
 
         Under Gaussian noise, mean ± 1.96 deviations should hold 95 % of new targets y = f(x) + noise; under
         other likelihoods `predict_quantiles` says what does. With `include_noise=False` the deviation or
         covariance is that of f alone (of counts, of their rate), which says how well the function itself is
-        known.
+        known. Large data are read in blocks.
         """
         if return_std and return_cov:
             raise ValueError("At most one of return_std and return_cov can be asked for.")
+        if (parts := input_parts(self, X)) is not None:
+            if return_cov:
+                raise ValueError("return_cov is about all rows together: give some of them, as an array.")
+            return joined(self.predict(part, return_std, False, include_noise) for part in parts)
+        X = cast(ArrayLike, X)
         likelihood = self._other_likelihood()
         if likelihood is not None:
             return self._predict_other(likelihood, X, return_std, return_cov, include_noise)
@@ -549,14 +560,16 @@ class RegressionPredictions(FittedProcess, ABC):
 
     @answering
     def predict_quantiles(
-        self, X: ArrayLike, quantiles: float | Sequence[float] = (0.025, 0.5, 0.975)
+        self, X: ArrayLike | Source, quantiles: float | Sequence[float] = (0.025, 0.5, 0.975)
     ) -> NDArray[np.float64]:
         """Targets that a new one stays below with these probabilities: [n, quantiles], or [n, outputs, …].
 
         The default is a 95 % interval and the median between its ends. Counts are whole numbers.
         """
+        if (parts := input_parts(self, X)) is not None:
+            return joined(self.predict_quantiles(part, quantiles) for part in parts)
         likelihood = self._other_likelihood()
-        moments = self._row_moments(self._blocks(Evaluation(), self._inputs(X)))
+        moments = self._row_moments(self._blocks(Evaluation(), self._inputs(cast(ArrayLike, X))))
         levels = [float(level) for level in np.atleast_1d(np.asarray(quantiles, dtype=np.float64))]
         with torch.no_grad():
             if likelihood is None:

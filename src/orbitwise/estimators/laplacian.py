@@ -107,7 +107,7 @@ class LaplacianSVC(MachineClassifier):
     log_evidence_ : float
         With strength="evidence": the evidence of the choice, in nats.
     evidence_kind_ : str
-        "exact" for the squared loss, "laplace" for the logistic one.
+        "exact" for the squared loss, "expectation propagation" for the logistic one.
     cv_error_ : float
         With strength="cross_validation": the error of the choice on held-out labels.
     n_features_in_ : int

@@ -25,6 +25,7 @@ from orbitwise.estimators.regression_model import (
     generator_on,
     prepare,
     sparse_form,
+    warn_of_few_targets,
 )
 from orbitwise.estimators.sources import Source, Targets
 from orbitwise.estimators.training_data import Rows, check_training
@@ -69,9 +70,11 @@ class InvariantGPRegressor(
     Parameters
     ----------
     kernel : gpytorch.kernels.Kernel, default=None
-        Kernel of the base process g. None takes a scaled RBF kernel that starts at the scale of the data. Its
-        hyperparameters are learned, its priors and constraints respected; `kernel` itself is not changed.
-        Give one where you know that f is periodic, rough or linear.
+        Kernel of the base process g. None takes a scaled RBF kernel that starts at the scale of the data;
+        lengthscales of columns, where each has its own, stay near that scale unless the targets are against
+        it (a log-normal hyperprior). Hyperparameters are learned, priors and constraints of a given kernel
+        respected; `kernel` itself is not changed. Give one where you know that f is periodic, rough or
+        linear.
     invariance : None, str, Orbit or Functional, default=None
         What f should not care about: a name such as "permutation", "affine" or "signal:shift" (the page
         "Names of invariances" has all), an orbit to average over, or any functional of g.
@@ -206,7 +209,7 @@ class InvariantGPRegressor(
     converged_ : bool
         Whether learning from the best start converged.
     history_ : list of float
-        The evidence, or its bound, at every iteration of the best start.
+        The evidence, or its bound, plus the log density of hyperpriors, at every iteration of the best start.
     posterior_ : Posterior
         The posterior of g, which predicts any functional of it.
     jitter_ : float
@@ -377,6 +380,8 @@ class InvariantGPRegressor(
             likelihood=likelihood if isinstance(self.likelihood, Likelihood) or not is_gaussian else None,
             is_vector=is_vector,
         ).at(functional)
+        if self.max_iterations != 0:
+            warn_of_few_targets(type(self).__name__, model)
         if previous is not None:
             _resume(model.latent, previous)
         elif kernel is None and functional.is_identity and not observations and self.max_iterations != 0:

@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import signal
+import threading
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+from sklearn.base import BaseEstimator
 
 from orbitwise.inference.processes import (
     ALONE,
@@ -28,6 +31,8 @@ from orbitwise.inference.processes import (
 
 OWN = {"callback": None, "checkpoint": None, "verbose": False}
 """Settings of the first process alone, which prints and writes files, and what they are in the others."""
+WAITING = 60.0
+"""Seconds after which a fit that waits for other processes says so."""
 SAMPLED = 16
 """Rows by which data are compared."""
 IN_ONE_PROCESS = ContextVar("IN_ONE_PROCESS", default=False)
@@ -37,8 +42,8 @@ class Call(NamedTuple):
     """A call of a method that fits: the name of the method, and its arguments."""
 
     method: str
-    arguments: Sequence[Any]
-    named: Mapping[str, Any]
+    arguments: Sequence[object]
+    named: Mapping[str, object]
 
 
 @contextmanager
@@ -59,7 +64,7 @@ def one_process() -> Iterator[None]:
 
 
 @contextmanager
-def shared(estimator: Any, call: Call) -> Iterator[bool]:
+def shared(estimator: object, call: Call) -> Iterator[bool]:
     """Within, `_processes` of the estimator are those that share this call; usually there is only one.
 
     Yields whether this is the first of them, which alone gives warnings.
@@ -69,12 +74,13 @@ def shared(estimator: Any, call: Call) -> Iterator[bool]:
         return
     processes: Processes = vars(estimator).pop("_processes", ALONE)
     if processes.is_alone and is_launched() and not IN_ONE_PROCESS.get():
-        processes = launched()
-        _agree(processes, estimator, call)
+        with _waiting():
+            processes = launched()
+            _agree(processes, estimator, call)
     if processes.is_alone:
         yield True
         return
-    estimator._processes = processes
+    vars(estimator)["_processes"] = processes
     try:
         with warnings.catch_warnings():
             if not processes.is_first:
@@ -90,16 +96,33 @@ def shared(estimator: Any, call: Call) -> Iterator[bool]:
         vars(estimator).pop("_processes", None)
 
 
+@contextmanager
+def _waiting() -> Iterator[None]:
+    """Say so if the other processes do not come."""
+    message = (
+        "A fit waits for the other processes that torchrun started, or of the process group of "
+        "torch.distributed: call fit in all of them, or within orbitwise.one_process() if only one is to fit."
+    )
+    timer = threading.Timer(WAITING, lambda: warnings.warn(message, RuntimeWarning, stacklevel=2))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
 def follow() -> None:
-    """Take part in every fit of the first process, until it calls `dismiss`."""
+    """Take part in every fit of the first process, until it calls `dismiss`; Ctrl-C is left to it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     while True:
         processes = launched(follows=True)
         if processes.from_first("") == "":
             return
         processes.all_of("send")
-        order: tuple[Any, Call] = processes.from_first((None, Call("", (), {})))
+        order: tuple[object, Call] = processes.from_first((None, Call("", (), {})))
         estimator, call = order
-        estimator._processes = processes
+        vars(estimator)["_processes"] = processes
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
@@ -114,7 +137,7 @@ def dismiss() -> None:
         launched().from_first("")
 
 
-def _agree(processes: Processes, estimator: Any, call: Call) -> None:
+def _agree(processes: Processes, estimator: object, call: Call) -> None:
     """Make sure that all processes fit the same estimator to the same data, or send these to followers."""
     mine = described(estimator, call)
     first = processes.from_first(mine)
@@ -132,8 +155,9 @@ def _agree(processes: Processes, estimator: Any, call: Call) -> None:
         )
 
 
-def described(estimator: Any, call: Call) -> str:
+def described(estimator: object, call: Call) -> str:
     """What is called: the method, plain settings, and the shape and a digest of some rows of the data."""
+    assert isinstance(estimator, BaseEstimator)
     settings = {
         name: value
         for name, value in estimator.get_params(deep=False).items()
@@ -144,10 +168,10 @@ def described(estimator: Any, call: Call) -> str:
     return f"{type(estimator).__name__}.{call.method} of {told} with {settings}"
 
 
-def _digest(data: Any) -> str:
+def _digest(data: object) -> str:
     """The shape of data, and a digest of some of their rows."""
     if not isinstance(data, np.ndarray):
-        count = f" of {len(data)}" if hasattr(data, "__len__") else ""
+        count = f" of {len(data)}" if isinstance(data, Sized) else ""
         return f"{type(data).__name__}{count}"
     step = max(1, len(data) // SAMPLED) if data.ndim else 1
     rows = np.ascontiguousarray(data[::step] if data.ndim else data)

@@ -47,8 +47,8 @@ NARROW = ("float", "halffloat", "uint8", "int8", "uint16", "int16", "bool")
 class Opened(NamedTuple):
     """Inputs and targets as arrays, or as whatever else was given; and the names of columns, if known."""
 
-    x: Any
-    y: Any
+    x: object
+    y: object
     names: list[str] | None = None
 
 
@@ -107,7 +107,8 @@ def parts_of(X: object, names: Sequence[str] | None = None) -> Iterator[Part] | 
 
     `names` are the columns of a table that are inputs. Large arrays are streams as well.
     """
-    if is_npy(X):
+    is_mapped = is_npy(X)
+    if is_mapped:
         X = np.load(cast(Path, X), mmap_mode="r")
     if isinstance(X, TensorDataset):
         X = X.tensors[0]
@@ -117,7 +118,7 @@ def parts_of(X: object, names: Sequence[str] | None = None) -> Iterator[Part] | 
         return _parts(X)
     array = as_array(X) if isinstance(X, torch.Tensor) else X
     if not is_large_array(array):
-        return None
+        return iter([Part(np.asarray(array), None)]) if is_mapped else None
     return (Part(array[part], None) for part in blocks_of(array))
 
 

@@ -36,6 +36,7 @@ from orbitwise.estimators.regression_model import (
     merge,
     prepare,
     sparse_form,
+    warn_of_few_targets,
 )
 from orbitwise.estimators.sources import Source, Targets
 from orbitwise.estimators.training_data import TrainingData, check_training, training_parts
@@ -233,7 +234,8 @@ class SparseGPRegressor(LearnedOrbit, RegressionPredictions, RegressorMixin, Mul
     ----------
     kernel : gpytorch.kernels.Kernel, default=None
         Kernel of the base process g, for standardised targets if `normalize_y`. None takes a scaled RBF
-        kernel with a lengthscale for each column (one for all of them where there is an invariance).
+        kernel with a lengthscale for each column, which has a weak hyperprior (one lengthscale for all of
+        them where there is an invariance).
     invariance : None, str, Orbit or Functional, default=None
         What f should not care about, as in `InvariantGPRegressor`; orbits drawn at random are frozen.
     features : torch.nn.Module, callable or transformer, default=None
@@ -322,7 +324,7 @@ class SparseGPRegressor(LearnedOrbit, RegressionPredictions, RegressorMixin, Mul
     converged_ : bool
         Whether learning converged.
     history_ : list of float
-        The bound at every iteration.
+        The bound plus the log density of hyperpriors, at every iteration.
     device_ : str
         The device of the fit and of predictions.
     n_features_in_ : int
@@ -462,6 +464,8 @@ class SparseGPRegressor(LearnedOrbit, RegressionPredictions, RegressorMixin, Mul
             (),
             is_vector=is_vector,
         )
+        if self.max_iterations != 0:
+            warn_of_few_targets(type(self).__name__, model)
         wanted = None if self.num_inducing == "auto" else int(self.num_inducing)
         if self.kernel is None and frozen.is_identity and self.max_iterations > 0:
             begin_at_best(model, wanted)

@@ -113,11 +113,11 @@ def _stored_rows(
 ) -> tuple[StoredRows, NDArray[Any]]:
     """Rows of a large array, after one look at all of them, and targets."""
     first, form = flatten_images(estimator, values[:ROWS_OF_FORM])
-    head: Any = np.asarray(first)[:1]
+    head: object = np.asarray(first)[:1]
     if names is not None:
         import pandas
 
-        head = pandas.DataFrame(head, columns=pandas.Index(names))
+        head = pandas.DataFrame(np.asarray(head), columns=pandas.Index(names))
     numbers = {"dtype": np.float64, "order": "C"}
     # sets the number and names of features; without y it says what is missing
     checks = {name: value for name, value in settings.items() if name == "ensure_min_samples"}

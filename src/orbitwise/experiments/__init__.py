@@ -1,3 +1,6 @@
-"""One module for every figure and table that is shown: `python -m orbitwise.experiments.NAME`."""
+"""Longer measurements, whose records are in `results/`: `python -m orbitwise.experiments.NAME`.
+
+Figures and tables of the sources are in `orbitwise.reproduce`.
+"""
 
 __all__: list[str] = []

@@ -44,14 +44,13 @@ def run(kind: str, num_train: int, seed: int, settings: dict[str, Any]) -> dict[
     model = InvariantGPClassifier(random_state=seed, **settings).fit(x, y)
     seconds = time.perf_counter() - start
     probabilities, labels = torch.from_numpy(model.predict_proba(x_test)), torch.from_numpy(y_test).long()
-    losses = {each["num_inducing"]: each["loss"] for each in model.climb_}
     return {
         "seconds": seconds,
         "test_error": float((probabilities.argmax(1) != labels).double().mean()),
         "test_log_loss": float(torch.nn.functional.nll_loss(probabilities.log(), labels)),
         "num_inducing": model.num_inducing_,
         "inducing_stopped_by": model.inducing_stopped_by_,
-        "leave_one_out_log_losses": losses,
+        "leave_one_out_log_losses": {each["num_inducing"]: each["loss"] for each in model.climb_},
         "log_evidence": model.log_evidence_,
         "noise": model.noise_,
         "orbit": None if model.orbit_ is None else model.orbit_.learned(),

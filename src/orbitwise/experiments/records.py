@@ -47,9 +47,12 @@ def versions_and_machine(*packages: str) -> dict[str, dict[str, Any]]:
     always = ("torch", "gpytorch", "numpy", "scipy", "scikit-learn")
     versions = {name: version(name) for name in (*always, *packages)}
     threads = torch.get_num_threads()
+    machine: dict[str, Any] = {"processor": platform.machine(), "cores": os.cpu_count(), "threads": threads}
+    if torch.cuda.is_available():
+        machine["gpu"] = torch.cuda.get_device_name()
     return {
         "versions": {"python": platform.python_version(), "orbitwise": __version__, **versions},
-        "machine": {"processor": platform.machine(), "cores": os.cpu_count(), "threads": threads},
+        "machine": machine,
     }
 
 

@@ -18,6 +18,7 @@ from orbitwise.declarations import POSITIVE, Field, Stored
 from orbitwise.functionals.features import FixedFeatures
 from orbitwise.functionals.functional import (
     Atoms,
+    Block,
     Combination,
     Composition,
     Evaluation,
@@ -28,7 +29,7 @@ from orbitwise.functionals.functional import (
 from orbitwise.functionals.points import FeatureMap
 from orbitwise.orbits.composed import ComposedOrbit
 from orbitwise.orbits.finite import FiniteOrbit
-from orbitwise.orbits.nodes import MOST_GAUSS_DIMENSIONS, Rule
+from orbitwise.orbits.nodes import MOST_GAUSS_DIMENSIONS, Part, Rule
 from orbitwise.orbits.orbit import DrawnOrbit, FrozenOrbit, Orbit, freeze
 
 FIRST_SCRAMBLE = 20_240_607
@@ -160,6 +161,44 @@ def evenly_drawn(functional: Functional, num_samples: int = 2) -> Functional:
     Averages over it have the same mean and far less variance; learnable bounds stay shared.
     """
     return _with_orbits(functional, lambda orbit: _even_orbit(orbit, num_samples))
+
+
+def atoms_of_part(
+    functional: Functional,
+    inputs: Callable[[slice], Tensor],
+    part: Part,
+    generator: torch.Generator | None = None,
+) -> Block:
+    """The rows of a part of a batch, with the draws that they have in the whole batch.
+
+    Only these rows are moved, where all drawn orbits allow it; otherwise all rows are. `inputs` returns the
+    inputs of some rows of the batch.
+    """
+    if part.count == part.total:
+        return functional.atoms(inputs(part.rows), generator)
+    own = functional if part.count == 0 else _with_orbits(functional, lambda orbit: _part_orbit(orbit, part))
+    if part.count == 0 or not _takes_parts(own):
+        block = functional.atoms(inputs(slice(None)), generator)
+        each = block.points.shape[-3] // part.total
+        return block.rows(slice(each * part.rows.start, each * part.rows.stop))
+    return own.atoms(inputs(part.rows), generator)
+
+
+def _part_orbit(orbit: Orbit, part: Part) -> Orbit:
+    if not isinstance(orbit, DrawnOrbit) or not orbit.takes_parts:
+        return orbit
+    own = copy.copy(orbit)  # shares its parameters
+    own.part = part
+    return own
+
+
+def _takes_parts(functional: nn.Module) -> bool:
+    """Whether all that is drawn belongs to a part of a batch."""
+    if isinstance(functional, FrozenOrbit):
+        return True
+    if isinstance(functional, Orbit) and functional.is_drawn:
+        return isinstance(functional, DrawnOrbit) and functional.part is not None
+    return all(_takes_parts(each) for each in functional.children())
 
 
 def num_dimensions(functional: nn.Module) -> int | None:

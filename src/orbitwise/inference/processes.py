@@ -21,6 +21,8 @@ from typing import Any, TypeVar, cast, final
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
 
 from orbitwise.inference.linear_algebra import NOT_COMPUTABLE
 
@@ -48,18 +50,27 @@ class NothingToShareError(Exception):
     """The fit is not shared, so that a process that only follows the first has nothing to do."""
 
 
-SEVERITIES: tuple[type[Exception], ...] = (Exception, ValueError, MemoryError, ProcessFailedError)
-"""What is raised in all processes for an error in one, the worst last."""
-
-
 def _severity(error: Exception | None) -> int:
-    """The place of the error in `SEVERITIES`."""
+    """0 for no error, then what is not computable, memory that runs out, and other faults."""
     if error is None:
         return 0
     if isinstance(error, NOT_COMPUTABLE):
         return 1
     is_memory = isinstance(error, MemoryError | torch.OutOfMemoryError)
     return 2 if is_memory or "can't allocate memory" in str(error) else 3
+
+
+def _sendable(error: Exception | None) -> Exception:
+    """The error as other processes raise it: they fail with a genuine fault too, but it is not theirs."""
+    told = f"{type(error).__name__}: {error}"
+    if _severity(error) == 2:
+        return MemoryError(told)
+    if error is None or not isinstance(error, NOT_COMPUTABLE):
+        return ProcessFailedError(told)
+    try:
+        return error if type(pickle.loads(pickle.dumps(error))) is type(error) else ValueError(told)
+    except Exception:
+        return ValueError(told)
 
 
 @final
@@ -116,7 +127,8 @@ class Processes:
         flat = torch.cat([part.detach().reshape(-1) for part in parts])
         total, device = self._total(self._sent(flat)), flat.device
         pieces = total.to(device).split([part.numel() for part in parts])
-        return tuple(piece.view(part.shape) for piece, part in zip(pieces, parts, strict=True))
+        pairs = zip(pieces, parts, strict=True)
+        return tuple(piece.view(part.shape).to(part.dtype) for piece, part in pairs)
 
     def gather(self, part: Tensor, count: int) -> Tensor:
         """The rows of all processes, of which this one has its share `part` of `count` rows."""
@@ -176,8 +188,7 @@ class Processes:
     def together(self, compute: Callable[[], T]) -> T:
         """What `compute` returns here; an error in any process is raised in all, so that none waits in vain.
 
-        What cannot be computed numerically raises a ValueError everywhere, and where memory runs out this is
-        a MemoryError everywhere, as it is in one process.
+        All raise the same one, the worst and of these the first, so that all go on in the same way.
         """
         if self._group is None:
             return compute()
@@ -187,17 +198,14 @@ class Processes:
             result = compute()
         except Exception as caught:
             error = caught
-        code = _severity(error)
         codes = [torch.zeros(1, dtype=torch.long) for _ in range(self.size)]
-        self._group.allgather([codes], [torch.tensor([code])]).wait()
+        self._group.allgather([codes], [torch.tensor([_severity(error)])]).wait()
         worst = max(codes, key=int)
         if not int(worst):
             return cast("T", result)
-        told = self.all_of(None if error is None else f"{type(error).__name__}: {error}")
-        if error is not None and code == int(worst):
-            raise error
-        what = next(each for each, found in zip(told, codes, strict=True) if int(found) == int(worst))
-        raise SEVERITIES[int(worst)](what)
+        place = next(rank for rank, found in enumerate(codes) if int(found) == int(worst))
+        told = self.all_of(_sendable(error) if self.rank == place else None)[place]
+        raise error if error is not None and self.rank == place else told
 
     def _total(self, flat: Tensor) -> Tensor:
         """The sum of one vector over all processes, each number added in the order of the processes."""
@@ -257,7 +265,11 @@ def launched(follows: bool = False) -> Processes:
     if not dist.is_initialized():
         if num_gpus:
             torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")) % num_gpus)
-        dist.init_process_group(backend, timeout=PATIENCE)
+        store, rank, size = next(rendezvous("env://", timeout=PATIENCE))
+        # torchrun keeps the store when it starts processes again, with addresses of those that died
+        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        store = PrefixStore(f"orbitwise {attempt}", store)
+        dist.init_process_group(backend, timeout=PATIENCE, store=store, rank=rank, world_size=size)
         atexit.register(_end)
     world = dist.group.WORLD
     assert world is not None

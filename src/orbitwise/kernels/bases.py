@@ -32,8 +32,8 @@ from gpytorch.kernels import (
     SpectralMixtureKernel,
 )
 from gpytorch.means import Mean
-from gpytorch.priors import Prior
-from jaxtyping import Float
+from gpytorch.priors import LogNormalPrior, Prior
+from jaxtyping import Bool, Float
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 from torch.distributions import Distribution
@@ -546,16 +546,27 @@ class LinearTrend(Mean):
 
 
 def default_kernel(
-    points: Float[Tensor, "n d"], separate_lengthscales: bool, variance: float = 1.0
+    points: Float[Tensor, "n d"],
+    separate_lengthscales: bool,
+    variance: float = 1.0,
+    deviation: float | None = None,
 ) -> Kernel:
     """A scaled RBF kernel that starts at the data's own scale, with one lengthscale or one per coordinate.
 
-    `variance` is the initial variance of f; the default is that of standardised targets.
+    `variance` is the initial variance of f; the default is that of standardised targets. With a `deviation`,
+    that of the logarithm, lengthscales have a log-normal hyperprior whose mode is √d times the spread of the
+    coordinate, of d coordinates that vary.
     """
     num_lengthscales = points.shape[-1] if separate_lengthscales else None
-    base = RBFKernel(ard_num_dims=num_lengthscales, lengthscale_constraint=log_positive())
+    start, prior = typical_distance(points, separate_lengthscales), None
+    if deviation is not None:
+        # constant columns do not matter
+        mode = start * (_varies(points).sum().clamp_min(1) / points.shape[-1]).sqrt()
+        # log N(log ℓ; m + s², s²) - log ℓ = -½ (log ℓ - m)²/s² + constant
+        prior = LogNormalPrior(mode.log() + deviation**2, torch.full_like(mode, deviation))
+    base = RBFKernel(num_lengthscales, lengthscale_prior=prior, lengthscale_constraint=log_positive())
     kernel = ScaleKernel(base, outputscale_constraint=log_positive()).to(points)
-    base.lengthscale = typical_distance(points, separate_lengthscales)
+    base.lengthscale = start
     kernel.outputscale = variance
     return kernel
 
@@ -593,5 +604,10 @@ def typical_spread(points: Float[Tensor, "n d"]) -> Float[Tensor, " d"]:
     is_far = (points - points.median(0).values).abs() > APART * middle
     is_few = is_far.to(points).mean(0) <= FEW
     spread = torch.where((middle > 0) & (spread > APART * middle) & is_few, middle, spread)
+    return torch.where(_varies(points, spread), spread, torch.ones_like(spread))
+
+
+def _varies(points: Float[Tensor, "n d"], spread: Tensor | None = None) -> Bool[Tensor, " d"]:
+    """Whether each coordinate varies by more than rounding."""
     rounding = 64 * torch.finfo(points.dtype).eps * points.abs().amax(0)
-    return torch.where(spread > rounding, spread, torch.ones_like(spread))
+    return (deviations(points) if spread is None else spread) > rounding

@@ -75,6 +75,10 @@ class ModuleOrbit(DrawnOrbit):
         """The noise of the module, or one entry that is the seed of its draws."""
         return Noise((("uniform", 1),) if self._num_noise is None else ((self.density, self._num_noise),))
 
+    @property
+    def takes_parts(self) -> bool:
+        return self.takes_noise
+
     def points(self, x: Float[Tensor, "n d"], generator: torch.Generator | None = None) -> OrbitPoints:
         if self.takes_noise:
             return super().points(x, generator)

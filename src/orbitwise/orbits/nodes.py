@@ -27,6 +27,32 @@ draws, because few points in more dimensions are not more even than these."""
 
 @final
 @dataclass(frozen=True)
+class Part:
+    """Some rows of a batch, `count` of `total` from `first` on, which have the draws of the whole batch."""
+
+    first: int
+    count: int
+    total: int
+
+    @classmethod
+    def of(cls, rows: slice, total: int) -> Part:
+        """The rows of a slice of a batch."""
+        first, last, _ = rows.indices(total)
+        return cls(first, last - first, total)
+
+    @property
+    def rows(self) -> slice:
+        """Where the rows are in the batch."""
+        return slice(self.first, self.first + self.count)
+
+    def among(self, num_rows: int) -> tuple[int, slice]:
+        """How many rows the batch has if these are `num_rows`, as many for each row, and which they are."""
+        each = num_rows // self.count
+        return each * self.total, slice(each * self.first, each * self.first + num_rows)
+
+
+@final
+@dataclass(frozen=True)
 class Noise:
     """The distribution of the entries of a draw: consecutive runs of (density, count)."""
 
@@ -62,24 +88,34 @@ class Noise:
         return (parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)).to(like.device)
 
     def sobol(
-        self, num_rows: int, num_groups: int, count: int, generator: torch.Generator | None, like: Tensor
+        self,
+        num_rows: int,
+        num_groups: int,
+        count: int,
+        generator: torch.Generator | None,
+        like: Tensor,
+        rows: slice = slice(None),
     ) -> Float[Tensor, "n s q"]:
-        """`count` points for every row and group, each set scrambled independently of all others."""
+        """`count` points for every row and group, each set scrambled independently of all others.
+
+        Of a large batch, only those for some of the `rows` may be wanted.
+        """
         first, rest = self._split(MOST_SOBOL)
         if not first.num_entries:
-            return self.draw((num_rows, num_groups * count), generator, like)
+            return self.draw((num_rows, num_groups * count), generator, like)[rows]
         place = like.device if generator is None else generator.device
         sets = [_sobol_set(count, first.num_entries, generator, place) for _ in range(num_groups)]
         shape = (num_rows, num_groups, 1, first.num_entries)
         shift = torch.randint(2**SOBOL_BITS, shape, generator=generator, device=place)
         # a digital shift keeps a set even and makes each of its points uniform; 0.5 is the middle of a cell
-        cells = (torch.stack(sets) ^ shift).flatten(1, 2)
+        cells = (torch.stack(sets) ^ shift[rows]).flatten(1, 2)
         uniform = (cells.double() + 0.5) / 2**SOBOL_BITS
         normal = first.is_normal.to(place)
         points = torch.where(normal, torch.special.ndtri(uniform), 2 * uniform - 1).to(like)
         if not rest.num_entries:
             return points
-        return torch.cat([points, rest.draw((num_rows, num_groups * count), generator, like)], dim=-1)
+        others = rest.draw((num_rows, num_groups * count), generator, like)[rows]
+        return torch.cat([points, others], dim=-1)
 
     def _split(self, most: int) -> tuple[Noise, Noise]:
         """The first `most` entries, and the rest."""

@@ -29,7 +29,7 @@ from orbitwise.declarations import (
     require,
 )
 from orbitwise.orbits.certainty import Interval, Unit, describe
-from orbitwise.orbits.nodes import Draws, Nodes, Noise, Rule, nodes_for
+from orbitwise.orbits.nodes import Draws, Nodes, Noise, Part, Rule, nodes_for
 from orbitwise.transforms.images import AffineWarp, check_image_shape
 from orbitwise.transforms.signals import TimeShift
 from orbitwise.transforms.transform import Transform, check_rows
@@ -460,6 +460,8 @@ class DrawnOrbit(Orbit):
     is_drawn = True
     is_smooth: bool = False
     """Whether points depend smoothly on the noise, so that Gauss nodes are accurate."""
+    part: Part | None = None
+    """Of which batch the rows are a part, where others have the rest of it."""
 
     def __init__(self, num_samples: int = 32, num_groups: int = 2, draws: Draws = "random") -> None:
         super().__init__()
@@ -516,6 +518,11 @@ class DrawnOrbit(Orbit):
         """Row i of x moved by each of its s draws of noise."""
 
     @property
+    def takes_parts(self) -> bool:
+        """Whether it draws noise for all rows of a batch, so that some may be moved alone; see `part`."""
+        return type(self).points is DrawnOrbit.points
+
+    @property
     def num_noise(self) -> int:
         """q, the number of entries of noise per draw."""
         return self.randomness.num_entries
@@ -543,11 +550,12 @@ class DrawnOrbit(Orbit):
 
     def points(self, x: Float[Tensor, "n d"], generator: torch.Generator | None = None) -> OrbitPoints:
         check_rows(x, type(self).__name__)
+        num_rows, mine = (len(x), slice(None)) if self.part is None else self.part.among(len(x))
         if self.draws == "sobol":
             count = self.num_samples // self.num_groups
-            noise = self.randomness.sobol(len(x), self.num_groups, count, generator, x)
+            noise = self.randomness.sobol(num_rows, self.num_groups, count, generator, x, mine)
         else:
-            noise = self.noise((len(x), self.num_samples), generator, x)
+            noise = self.noise((num_rows, self.num_samples), generator, x)[mine]
         moved, factors = self.move_and_weigh(x, noise)
         drawn = drawn_points(moved, self.num_groups, independent=self.draws == "random")
         return drawn if factors is None else replace(drawn, weights=drawn.weights * factors)

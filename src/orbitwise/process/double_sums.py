@@ -256,7 +256,7 @@ class _Side:
 
     def point_gradient(self) -> Tensor:
         """The gradient 2 w_is Σ_jt C w'_jt (p_is - p'_jt), from Σ_jt C w'_jt [p'_jt, 1]."""
-        moment = self.moment.view(*self.points.shape[:2], -1)
+        moment = self.moment.view(*self.points.shape[:2], self.moment.shape[-1])
         factor = -1.0 if self.profile is rbf else 2.0  # κ′ = -½κ there, and κ is what was summed
         found = (moment[..., -1:] * self.points).sub_(moment[..., :-1])
         return found.mul_(factor * self.weights[..., None])

@@ -187,7 +187,8 @@ def compare(
         The estimator that is fitted for each candidate. None takes `InvariantGPClassifier` or
         `InvariantGPRegressor`, depending on y.
     n_jobs : int, default=None
-        The number of fits that run at the same time, through joblib, which also has back-ends for clusters.
+        The number of fits that run at the same time, through joblib. None takes that of
+        `joblib.parallel_config`, whose back-ends include Dask clusters.
     **settings
         Parameters of the estimator. If X has the dimensions of images, `image_shape` is not needed.
 
@@ -340,7 +341,7 @@ def fit_from_member(
 
 
 def _default_invariances(X: ArrayLike, given: Mapping[str, Any]) -> tuple[Invariance, ...]:
-    """What suits the form of X, or images where `image_shape` is given."""
+    """The invariances that suit the form of X, or images if `image_shape` is given."""
     dimensions = given.get("image_shape")
     return usual_candidates(np.asarray(X).shape[1:] if dimensions is None else (*dimensions, 1)[:3])
 

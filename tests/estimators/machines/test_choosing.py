@@ -13,6 +13,7 @@ from orbitwise.estimators.machines import choosing
 from orbitwise.estimators.machines.choosing import (
     RATES,
     Choice,
+    Usual,
     first_with_several_classes,
     rank_by_cross_validation,
     rank_by_evidence,
@@ -24,7 +25,7 @@ from orbitwise.estimators.svc import InvariantSVC
 from orbitwise.functionals import Evaluation, Gradient
 from orbitwise.inference.calibration import one_class
 from orbitwise.inference.risk import DenseGram, Problem, Term, newton
-from orbitwise.inference.risk.evidence import laplace_evidence
+from orbitwise.inference.risk.evidence import logistic_evidence
 from orbitwise.inference.risk.machines import held_out_scores, predicted_classes
 from orbitwise.losses import Logistic, Loss, Squared, SquaredHinge
 
@@ -110,7 +111,7 @@ def test_squared_evidence_is_conditional_on_the_invariance():
     assert found.score == pytest.approx(max(conditional(each) for each in scales[::10]), abs=1e-3)
 
 
-def test_laplace_evidence_is_summed_over_outputs_and_searched_over_all():
+def test_logistic_evidence_is_summed_over_outputs_and_searched_over_all():
     targets = torch.cat([SIGNS, -SIGNS.flip(1)])
     tasks = [task_of(width, targets=targets) for width in (0.5, 2.0)]
     scores = {}
@@ -118,13 +119,34 @@ def test_laplace_evidence_is_summed_over_outputs_and_searched_over_all():
         for strength in STRENGTHS:
             for rate in RATE:
                 each = [
-                    laplace_evidence(folded(task, strength), y, task.basis, rate * WEIGHTS) for y in targets
+                    logistic_evidence(folded(task, strength), y, task.basis, rate * WEIGHTS) for y in targets
                 ]
                 scores[rate, strength, task.bandwidth] = sum(value.item() for value in each)
     found = rank_by_evidence(tasks, STRENGTHS, RATE)[0]
     best = max(scores, key=lambda key: scores[key])
     assert settings(found) == best
-    assert found.score == pytest.approx(scores[best], abs=1e-6)
+    assert found.score == pytest.approx(scores[best], abs=1e-4)
+
+
+@pytest.mark.parametrize("loss", [Logistic(), Squared()])
+def test_what_is_usual_is_left_only_for_greater_evidence(loss: Loss):
+    """A nat per factor of √10 in λ, of 10 in ν (none counts as 1e-6) and of 2 in the bandwidth."""
+    tasks, strengths = [task_of(width, loss=loss) for width in (1.0, 2.0)], [0.0, 0.03, 0.3]
+    alone = {settings(each): each.score for each in rank_by_evidence(tasks, strengths, RATE)}
+    rate, strength, width = 10.0, 0.3, 1.0
+    usual = Usual(rate * folded(tasks[0], strength).diagonal().mean().item(), strength, width)
+    ranked = rank_by_evidence(tasks, strengths, RATE, usual)
+    totals = []
+    for choice in ranked:
+        variance = folded(choice.task, choice.strength).diagonal().mean().item()
+        steps = abs(math.log(choice.rate * variance / usual.rate, math.sqrt(10)))
+        steps += {0.3: 0, 0.03: 1, 0.0: math.log10(0.3e6)}[choice.strength]
+        steps += math.log2(choice.task.bandwidth)
+        totals.append(choice.score - steps)
+        if isinstance(loss, Logistic):
+            assert choice.score == pytest.approx(alone[settings(choice)], abs=1e-4)
+    assert totals == pytest.approx(sorted(totals, reverse=True), abs=1e-4)
+    assert [settings(each) for each in ranked] != list(alone)
 
 
 def held_out_by_hand(gram: Tensor, loss: Loss, y: Tensor, rate: float) -> Tensor:

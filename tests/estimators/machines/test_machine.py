@@ -116,7 +116,7 @@ def test_too_few_labels_to_hold_out_leave_the_scale_of_the_loss():
 def test_a_new_choice_replaces_the_old_one():
     settings: dict[str, Any] = {"Cs": [1.0], "strengths": [0.1], "bandwidth": 1.0}
     model = InvariantSVC(strength="evidence", **settings).fit(X, Y)
-    assert model.evidence_kind_ == "laplace"
+    assert model.evidence_kind_ == "expectation propagation"
     model.set_params(strength="cross_validation").fit(X, Y)
     assert not hasattr(model, "log_evidence_")
     assert 0 <= model.cv_error_ < 0.5

@@ -14,7 +14,7 @@ from torch import Tensor
 from orbitwise.estimators.machines.task import MachineTask
 from orbitwise.functionals.functional import Evaluation
 from orbitwise.inference.calibration import label_losses, one_class
-from orbitwise.inference.risk.evidence import SquaredEvidence, laplace_evidence
+from orbitwise.inference.risk.evidence import SquaredEvidence, logistic_evidence
 from orbitwise.inference.risk.leaving_out import left_out_scores
 from orbitwise.inference.risk.machines import (
     CHOICE_TOLERANCE,
@@ -46,45 +46,66 @@ class Choice(NamedTuple):
     task: MachineTask
 
 
+class Usual(NamedTuple):
+    """λ times the mean variance of the kernel, ν and the bandwidth before labels have said anything.
+
+    Another setting must be better by a nat for every step away: a factor of √10 in λ, 10 in ν, 2 in the
+    bandwidth. No invariance counts as the strength 1e-6.
+    """
+
+    rate: float
+    strength: float
+    bandwidth: float
+
+    def steps_to(self, rates: Float[Tensor, " r"], strength: float, bandwidth: float) -> Float[Tensor, " r"]:
+        """The steps to values of λ times the mean variance, with ν and a bandwidth."""
+        others = abs(_log(strength) - _log(self.strength)) + abs(math.log2(bandwidth / self.bandwidth))
+        return 2 * (rates / self.rate).log10().abs() + others
+
+
 def rank_by_evidence(
     tasks: Sequence[MachineTask],
     strengths: Sequence[float] = STRENGTHS,
     rates: Sequence[float] | None = None,
+    usual: Usual | None = None,
 ) -> list[Choice]:
-    """Choices by their evidence, summed over outputs, the greatest first.
+    """Choices by their evidence, summed over outputs, less steps from the usual, the greatest first.
 
-    For logistic labels it is approximated by Laplace's method. For squared losses it is that of targets with
-    Gaussian noise, where every λ is cheap, and only the best λ of each strength is returned.
+    For logistic labels it is computed by expectation propagation. For squared losses it is that of targets
+    with Gaussian noise, where every λ is cheap, and only the best λ of each strength is returned. Scores are
+    evidences alone.
     """
-    choices = []
+    ranked = []
     for task in tasks:
         evidence = _logistic_evidence if isinstance(task.loss, Logistic) else _squared_evidence
+        relative = RATES if isinstance(task.loss, Logistic) else FINE_RATES
         for strength, gram in zip(strengths, task.grams(strengths), strict=True):
-            scored = evidence(task, gram, rates)
-            choices += [Choice(rate, strength, value, task) for rate, value in scored]
-    known = [each for each in choices if not math.isnan(each.score)]
-    return sorted(known or choices, key=lambda each: -each.score)
+            grid = rate_grid(gram[None], rates, relative)[0]
+            values = total = evidence(task, gram, grid)
+            if usual is not None:
+                products = grid * gram.diagonal().mean().clamp_min(1e-300)
+                total = values - usual.steps_to(products, strength, task.bandwidth)
+            places = range(len(grid)) if isinstance(task.loss, Logistic) else [int(total.argmax())]
+            ranked += [
+                (total[i].item(), Choice(grid[i].item(), strength, values[i].item(), task)) for i in places
+            ]
+    known = [each for each in ranked if not math.isnan(each[0])]
+    return [choice for _, choice in sorted(known or ranked, key=lambda each: -each[0])]
 
 
-def _squared_evidence(
-    task: MachineTask, gram: Tensor, rates: Sequence[float] | None
-) -> list[tuple[float, float]]:
-    grid = rate_grid(gram[None], rates, FINE_RATES)[0]
-    value, place = SquaredEvidence(gram, task.targets.T, task.basis, task.weights)(grid).max(0)
-    return [(grid[place].item(), value.item())]
+def _squared_evidence(task: MachineTask, gram: Tensor, grid: Float[Tensor, " r"]) -> Float[Tensor, " r"]:
+    return SquaredEvidence(gram, task.targets.T, task.basis, task.weights)(grid)
 
 
-def _logistic_evidence(
-    task: MachineTask, gram: Tensor, rates: Sequence[float] | None
-) -> list[tuple[float, float]]:
-    grid, count = rate_grid(gram[None], rates)[0], len(task.targets)
+def _logistic_evidence(task: MachineTask, gram: Tensor, grid: Float[Tensor, " r"]) -> Float[Tensor, " r"]:
+    count = len(task.targets)
     parts = [
-        laplace_evidence(
+        logistic_evidence(
             gram, task.targets, task.basis, (part[:, None, None] * task.weights).expand(-1, count, -1)
         )
         for part in grid.split(problems_at_once(gram, count))
     ]
-    return list(zip(grid.tolist(), torch.cat(parts).sum(-1).tolist(), strict=True))
+    return torch.cat(parts).sum(-1)
 
 
 def rank_by_cross_validation(

@@ -43,6 +43,7 @@ from orbitwise.estimators.machines.choosing import (
     STRENGTHS,
     Choice,
     Grid,
+    Usual,
     first_with_several_classes,
     rank_by_cross_validation,
     rank_by_evidence,
@@ -302,9 +303,10 @@ class RiskMachine(KernelMachine, ABC):
             choice = self._select(rank_by_labels_left_out(self._tasks_to_compare(task), self._grid()))
             self.left_out_loss_ = choice.score
         elif self.strength == "evidence":
-            choice = self._select(rank_by_evidence(self._at_bandwidths(task), strengths, rates))
+            tasks, usual = self._at_bandwidths(task), self._usual_settings(task)
+            choice = self._select(rank_by_evidence(tasks, strengths, rates, usual))
             self.log_evidence_ = choice.score
-            self.evidence_kind_ = "laplace" if isinstance(task.loss, Logistic) else "exact"
+            self.evidence_kind_ = "expectation propagation" if isinstance(task.loss, Logistic) else "exact"
         else:
             smallest = int(torch.bincount(task.codes).min())
             if smallest < 2:
@@ -323,6 +325,10 @@ class RiskMachine(KernelMachine, ABC):
     def _grid(self) -> Grid:
         """What strength="auto" chooses from."""
         raise NotImplementedError
+
+    def _usual_settings(self, task: MachineTask) -> Usual | None:
+        """What strength="evidence" leaves only if targets say so; None lets the evidence decide alone."""
+        return None
 
     def _check_choice(self, task: MachineTask) -> None:
         """Raise a ValueError if the strength cannot be chosen because invariances cannot be folded."""
@@ -585,6 +591,9 @@ class MachineClassifier(ClassifierMixin, RiskMachine, ABC):
             return Grid(strengths, self._usual_strength, rates, usual, True)
         rates = [self._usual_rate * factor for factor in (0.1, 1.0, 100.0)]
         return Grid(strengths, self._usual_strength, rates, self._usual_rate)
+
+    def _usual_settings(self, task: MachineTask) -> Usual | None:
+        return Usual(self._usual_rate, self._usual_strength, task.bandwidth)
 
     def _probability_scale(self, task: MachineTask, seed: int) -> float:
         """The softmax scale from cross-validation; losses of invariances are treated as squared.

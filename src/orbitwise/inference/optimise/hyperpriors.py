@@ -21,7 +21,7 @@ from gpytorch.means import ConstantMean
 from gpytorch.module import Module
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.distributions import Distribution, Normal, Uniform, constraints
+from torch.distributions import Distribution, Normal, TransformedDistribution, Uniform, constraints
 
 from orbitwise.functionals.points import Wrap
 from orbitwise.kernels.bases import typical_spread
@@ -96,7 +96,10 @@ def log_prior(*modules: Module) -> Tensor | float:
     total: Tensor | float = 0.0
     for module in modules:
         for _, owner, prior, closure, _ in module.named_priors():
-            total = total + prior.log_prob(closure(owner)).sum()
+            value = closure(owner)
+            # `Module.to` does not move what a transformed prior, such as a log-normal one, computes with
+            place = prior.base_dist.mean if isinstance(prior, TransformedDistribution) else value
+            total = total + prior.log_prob(value.to(place.device)).sum().to(value)
     return total
 
 

@@ -17,8 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from orbitwise.inference.linear_algebra import log_determinant
-from orbitwise.inference.risk.problem import CurvedRows, DenseGram, Problem, Term, newton
-from orbitwise.losses import Logistic
+from orbitwise.inference.risk.problem import CurvedRows
 
 
 @final
@@ -70,23 +69,84 @@ class SquaredEvidence:
         return (-0.5 * (fit + spread) + self.jacobian).sum(-1)
 
 
-def laplace_evidence(
+NODES = 64
+DAMPING = 0.7
+SETTLED = 1e-6
+"""The change of the log evidence, in nats, at which sites have settled."""
+MOST_ROUNDS = 100
+
+
+@torch.no_grad()
+def logistic_evidence(
     gram: Float[Tensor, "*#batch n n"],
     labels: Float[Tensor, "*#batch n"],
     basis: Float[Tensor, "n b"],
     rates: Float[Tensor, "*#batch n"],
 ) -> Float[Tensor, "*batch"]:
-    """Laplace's approximation of log p(y | λ) for logistic labels, for a batch of kernels and λ at once.
+    """log p(y | λ) for logistic labels by expectation propagation, for a batch of kernels and λ at once.
 
     The machine with λ times the logistic loss is the mode of a GP with the kernel λK̃ and the likelihood
     σ(yf), whose invariances are observed with noise λ/(2ν). `rates` are λ times the weights of rows; their
-    mean is taken as λ. Here the basis has the prior variance of f, because under a flat prior the evidence of
-    separable classes would grow with λ without limit.
+    mean is taken as λ, and a weight of two is two labels. Here the basis has the prior variance of f, because
+    under a flat prior the evidence of separable classes would grow with λ without limit.
+
+    Laplace's approximation, whose Gaussian sits at the mode, is too small by 5 to 20 nats where λ is large,
+    and so prefers machines that hardly look at the labels (Nickisch and Rasmussen 2008).
     """
     spread = gram.diagonal(dim1=-2, dim2=-1).mean(-1)[..., None, None] * (basis @ basis.mT)
     gram = gram + spread / basis.square().mean().clamp_min(1e-300) if basis.shape[-1] else gram
-    problem = Problem(DenseGram(gram), [Term(Logistic(), labels, rates)])
-    solution = newton(problem)
-    # in units of the GP: values as they are, |f|² over λ, losses once; λ cancels in √W λK̃ √W
-    system = CurvedRows(gram, problem.curvature(solution.values))
-    return -solution.objective / rates.mean(-1) - 0.5 * log_determinant(system.lower)
+    rate = rates.mean(-1)
+    gram, powers = rate[..., None, None] * gram, rates / rate[..., None]
+    gram, labels, powers = torch.broadcast_tensors(gram, labels[..., None], powers[..., None])
+    labels, powers = labels[..., 0], powers[..., 0]
+    precision, shift = torch.zeros_like(powers), torch.zeros_like(powers)
+    found = torch.full_like(powers[..., 0], -torch.inf)
+    for _ in range(MOST_ROUNDS):
+        # the Gaussian of all sites, Σ = K - K√τ(I + √τK√τ)⁻¹√τK
+        curved = CurvedRows(gram, precision)
+        explained = gram @ curved.inner(gram)
+        variance = (gram - explained).diagonal(dim1=-2, dim2=-1).clamp_min(torch.finfo(gram.dtype).tiny)
+        pulled = (gram @ shift[..., None])[..., 0]
+        mean = pulled - (gram @ curved.inner(pulled[..., None]))[..., 0]
+        # without each site in turn
+        left = (1 / variance - precision).clamp_min(torch.finfo(gram.dtype).tiny)
+        aside = (mean / variance - shift) / left
+        log_mass, centre, width = tilted_moments(aside, 1 / left, labels, powers)
+        before, found = found, log_mass.sum(-1) - 0.5 * log_determinant(curved.lower)
+        found = found + 0.5 * (torch.log1p(precision / left) + shift * mean).sum(-1)
+        apart = precision * aside.square() - 2 * shift * aside
+        found = found + 0.5 * ((left * apart - shift.square()) / (precision + left)).sum(-1)
+        if bool(((found - before).abs() < SETTLED).all()):
+            break
+        wanted = (1 / width - left).clamp_min(0)
+        precision = precision + DAMPING * (wanted - precision)
+        shift = shift + DAMPING * (centre / width - aside * left - shift)
+    return found
+
+
+def tilted_moments(
+    mean: Float[Tensor, "*batch n"],
+    variance: Float[Tensor, "*batch n"],
+    labels: Float[Tensor, "*batch n"],
+    powers: Float[Tensor, "*batch n"],
+) -> tuple[Float[Tensor, "*batch n"], Float[Tensor, "*batch n"], Float[Tensor, "*batch n"]]:
+    """The log mass, mean and variance of σ(yf)^w N(f; m, v), by the trapezoidal rule in asinh(f).
+
+    Nodes are dense near 0, where σ bends, and reach eight deviations around m.
+    """
+    deviation = variance.sqrt()
+    ends = torch.stack([mean - 8 * deviation, mean + 8 * deviation], -1).asinh()
+    places = torch.linspace(0, 1, NODES, dtype=mean.dtype, device=mean.device)
+    places = ends[..., :1] + (ends[..., 1:] - ends[..., :1]) * places
+    f = places.sinh()
+    away = (f - mean[..., None]) / deviation[..., None]
+    density = -0.5 * away.square() - 0.5 * math.log(2 * math.pi) - deviation.log()[..., None]
+    likelihood = powers[..., None] * torch.nn.functional.logsigmoid(labels[..., None] * f)
+    # df = cosh(t) dt
+    step = ((ends[..., 1] - ends[..., 0]) / (NODES - 1)).log()
+    log_weights = density + likelihood + places.cosh().log() + step[..., None]
+    log_mass = log_weights.logsumexp(-1)
+    shares = (log_weights - log_mass[..., None]).exp()
+    centre = (shares * away).sum(-1)
+    width = (shares * (away - centre[..., None]).square()).sum(-1)
+    return log_mass, mean + deviation * centre, variance * width.clamp(1e-12, 1.0)

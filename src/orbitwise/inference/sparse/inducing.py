@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, final
 
@@ -26,9 +26,11 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from orbitwise.declarations import require
+from orbitwise.functionals.averages import atoms_of_part
 from orbitwise.functionals.functional import Atoms, Block, Evaluation, Functional
 from orbitwise.inference.linear_algebra import check_factor, cholesky, plus_diagonal, solve_lower
 from orbitwise.inference.stored_rows import Inputs
+from orbitwise.orbits.nodes import Part
 from orbitwise.process.process import Process, Rows, as_blocks
 from orbitwise.process.unbiased import Method, pair_factors, unbiased_variance
 
@@ -74,6 +76,11 @@ class Estimates(NamedTuple):
             )
         ones = self.cross.new_ones(groups, groups, dtype=torch.float64)
         return ones if self.is_exact else (ones - ones.diagonal().diag()) * groups / (groups - 1)
+
+    def rows(self, index: slice) -> Estimates:
+        """Estimates for some of the rows."""
+        mean = None if self.mean is None else self.mean[index]
+        return Estimates(self.cross[index], self.variance[index], mean, self.is_exact)
 
     def frozen(self) -> Estimates:
         """The same estimates treated as exact covariances, in one group."""
@@ -244,9 +251,21 @@ def lower_rows(
     generator: torch.Generator | None = None,
 ) -> Block | Estimates:
     """The rows to project: atoms of the functional, or estimates of an estimated process."""
+    return lower_part(process, functional, inducing, x.__getitem__, Part(0, len(x), len(x)), generator)
+
+
+def lower_part(
+    process: Prior,
+    functional: Functional,
+    inducing: Inducing,
+    inputs: Callable[[slice], Tensor],
+    part: Part,
+    generator: torch.Generator | None = None,
+) -> Block | Estimates:
+    """The rows to project of a part of a batch, as they are in the whole batch; see `atoms_of_part`."""
     if isinstance(process, EstimatedProcess):
-        return process.estimates(x, _points(inducing), generator)
-    return functional.atoms(x, generator)
+        return process.estimates(inputs(slice(None)), _points(inducing), generator).rows(part.rows)
+    return atoms_of_part(functional, inputs, part, generator)
 
 
 def frozen_rows(rows: Rows) -> list[Block]:

@@ -18,9 +18,11 @@ from orbitwise.inference.linear_algebra import (
     check_solution,
     cholesky,
     log_determinant,
+    plus_diagonal,
     solve_factored,
 )
 from orbitwise.inference.model import Posterior
+from orbitwise.inference.processes import ALONE, Processes
 from orbitwise.inference.sparse.inducing import (
     EstimatedProcess,
     Estimates,
@@ -110,15 +112,19 @@ class Whitened:
         curvature: Float[Tensor, "n c"],
         slope: Float[Tensor, "n c"],
         rate: float,
+        processes: Processes = ALONE,
     ) -> Whitened:
-        """Natural-gradient step: P ← (1-ρ)P + ρ(I + Σ λ a aᵀ), h ← (1-ρ)h + ρ Σ η a."""
-        identity = torch.eye(columns.shape[-1], dtype=columns.dtype, device=columns.device)
+        """Natural-gradient step: P ← (1-ρ)P + ρ(I + Σ λ a aᵀ), h ← (1-ρ)h + ρ Σ η a.
+
+        Several processes add up the sums over their rows.
+        """
         if self.is_shared:
-            target = identity + (columns * curvature[:, :1]).T @ columns
+            gram = (columns * curvature[:, :1]).T @ columns
         else:
             # One output at a time: λ a for all of them would hold n·u·c numbers.
-            target = torch.stack([identity + (columns * each[:, None]).T @ columns for each in curvature.T])
-        shift = columns.T @ slope
+            gram = torch.stack([(columns * each[:, None]).T @ columns for each in curvature.T])
+        gram, shift = processes.sum(gram, columns.T @ slope)
+        target = plus_diagonal(gram, 1.0)
         return Whitened((1 - rate) * self.precision + rate * target, (1 - rate) * self.shift + rate * shift)
 
 

@@ -22,8 +22,9 @@ from orbitwise.functionals.averages import freeze_functional, learnable_orbits
 from orbitwise.functionals.functional import Atoms, Block, Evaluation, Functional
 from orbitwise.inference.linear_algebra import NOT_COMPUTABLE
 from orbitwise.inference.model import LatentModel, Observations
-from orbitwise.inference.optimise.checkpoints import Slots
+from orbitwise.inference.optimise.checkpoints import Slots, State
 from orbitwise.inference.optimise.training import TimeIsOverError, log_prior
+from orbitwise.inference.processes import Processes
 from orbitwise.inference.sparse.held_rows import condition
 from orbitwise.inference.sparse.inducing import (
     EstimatedProcess,
@@ -32,6 +33,7 @@ from orbitwise.inference.sparse.inducing import (
     RowsNotFiniteError,
     check_finite,
     inducing_factor,
+    lower_part,
     lower_rows,
 )
 from orbitwise.inference.sparse.posterior import Whitened, WhitenedFactor
@@ -59,6 +61,7 @@ from orbitwise.inference.stochastic.variational import (
 from orbitwise.inference.stored_rows import typical_rows
 from orbitwise.likelihoods.recognition import Recognition
 from orbitwise.orbits.finite import FiniteOrbit
+from orbitwise.orbits.nodes import Part
 from orbitwise.process.process import Process
 from orbitwise.process.unbiased import Method, pair_factors
 
@@ -80,7 +83,7 @@ class StochasticTrainer:
     `q_update` is how q is learned: along its natural gradient, or by Adam on its mean and Cholesky factor.
     With an `inducing_functional`, u = L_z g (for example f(z), for a finite orbit) instead of g(z).
     `num_rows` is the number of all rows if the given ones are only a part of them. The weight of a row is the
-    number of its repetitions.
+    number of its repetitions. The processes that share the observations share every batch.
     """
 
     def __init__(
@@ -203,7 +206,8 @@ class StochasticTrainer:
         `until_settled`, rates decay as soon as they have, and `num_steps` is the largest number of steps.
         States are written to `slots` regularly; a run that was killed resumes from the last one.
         """
-        if slots is not None and slots.begin():
+        processes = self.processes
+        if processes.from_first(slots is not None and slots.begin()):
             return False
         self.history.start()
         try:
@@ -221,11 +225,9 @@ class StochasticTrainer:
         slots: Slots | None,
     ) -> bool:
         descent, run = self._descent(), RunState(self.snapshot())
-        if slots is not None and (state := slots.recall()) is not None:
-            if why := misfit(self, descent, run, state):
-                slots.refuse(why)
-            else:
-                restore(self, descent, run, state)
+        recalled = self.processes.together(lambda: self._recalled(slots, descent, run))
+        if (state := self.processes.from_first(recalled)) is not None:
+            restore(self, descent, run, state)
         for step in range(run.step, num_steps):
             warming, evaluated = step < warm_up, False
             progress = self._progress(step, num_steps, run.settled_at if until_settled else 0)
@@ -239,7 +241,7 @@ class StochasticTrainer:
                 evaluated = True
                 if descent.moves(warming):
                     rate = run.factor * self.rates.at(progress)
-                    descent.step(self._loss(index, terms), rate, warming)
+                    descent.step(self._loss(index, terms), rate, warming, self.processes)
                 self._learn(index, terms, run.factor)
             except NOT_COMPUTABLE as error:
                 self.return_to(run.best)
@@ -265,6 +267,16 @@ class StochasticTrainer:
                 if slots is not None:
                     slots.write(capture(self, descent, run, step + 1))
         return run.settled_at > 0
+
+    def _recalled(self, slots: Slots | None, descent: Descent, run: RunState) -> State | None:
+        """The state from which this run resumes, if there is one and it fits; the first process has it."""
+        state = None if slots is None else slots.recall()
+        if slots is None or state is None:
+            return None
+        why = misfit(self, descent, run, state)
+        if why:
+            slots.refuse(why)
+        return None if why else state
 
     def _progress(self, step: int, num_steps: int, settled_at: int) -> float:
         """The progress of a run from 0 to 1, on which its rates depend."""
@@ -293,7 +305,8 @@ class StochasticTrainer:
             return None
         count = len(self.observations)
         index = torch.arange(0, count, -(-count // MOST_SETTLING_ROWS), device=self.observations.x.device)
-        model, rows = self.model.at(self._fixed), self.observations.take(index)
+        model = self.model.at(self._fixed)
+        rows = replace(self.observations.take(index), processes=self.processes)
         found = condition(model, rows, self.inducing_rows(), tilt=self.memory.recall(index)[1])
         return self.num_rows / len(index) * float(found.bound(self.tight))
 
@@ -306,8 +319,12 @@ class StochasticTrainer:
         return [each for values in raw for each in values], [end for pair in ends for end in pair]
 
     def bound_on(self, index: Int[Tensor, " n"]) -> BoundTerms:
-        """The bound's terms on a batch of rows, drawn afresh."""
-        return self._terms(index, self._rows(index))
+        """The bound's terms on a batch of rows, drawn afresh; of several processes, those of its share alone.
+
+        The data term is that of the whole batch.
+        """
+        terms = self.processes.together(lambda: self._terms(index, self._rows(index)))
+        return terms._replace(data=self.processes.sum(terms.data)[0])
 
     def estimate(self, num_passes: int | None = None) -> BoundEstimate:
         """An unbiased estimate of the bound on all data at the present q, with remembered slack and tilts."""
@@ -320,17 +337,30 @@ class StochasticTrainer:
                 num_passes,
             )
 
+    @property
+    def processes(self) -> Processes:
+        """The processes that share every batch."""
+        return self.observations.processes
+
+    def _mine(self, index: Tensor) -> Observations:
+        """Those rows of a batch that are the share of this process."""
+        return self.observations.take(index[self.processes.share(len(index))])
+
     def _rows(self, index: Tensor) -> Block | Estimates:
-        model, x = self.model, self.observations.x[index]
-        return lower_rows(model.prior, model.functional, self.inducing, x, self.generator)
+        """This process' share of a batch, drawn as in the whole batch."""
+        model, x = self.model, self.observations.x
+        part = Part.of(self.processes.share(len(index)), len(index))
+        drawn = (lambda rows: x[index[rows]], part, self.generator)
+        return lower_part(model.prior, model.functional, self.inducing, *drawn)
 
     def _terms(self, index: Tensor, rows: Block | Estimates) -> BoundTerms:
-        model, inducing, some = self.model, self.inducing_rows(), self.observations.take(index)
+        model, inducing, some = self.model, self.inducing_rows(), self._mine(index)
         targets = some.targets
         # exact rows use their own best slack and tilt
-        residual, tilt = self.memory.recall(index) if rows.is_drawn else (None, None)
+        share = index[self.processes.share(len(index))]
+        residual, tilt = self.memory.recall(share) if rows.is_drawn else (None, None)
         if not self.tight:
-            residual = targets.new_zeros(len(index))
+            residual = targets.new_zeros(len(share))
         if self.recognition is not None:
             tilt = self.recognition(some.x, targets)
         lower = inducing_factor(model.prior, inducing)
@@ -338,33 +368,38 @@ class StochasticTrainer:
         return bound_terms(model.prior, model.likelihood, self.q, inducing, lower, *known)
 
     def _evaluate(self, index: Tensor, with_gradients: bool) -> tuple[BoundTerms, float]:
-        with torch.set_grad_enabled(with_gradients):
+        def computed() -> tuple[Block | Estimates, BoundTerms]:
             rows = self._rows(index)
-            terms = self._terms(index, rows)
+            return rows, self._terms(index, rows)
+
+        processes = self.processes
+        with torch.set_grad_enabled(with_gradients):
+            rows, terms = processes.together(computed)
         with torch.no_grad():
-            bound = float(self.num_rows / len(index) * terms.data - self.q.divergence())
+            (data,) = processes.sum(terms.data)
+            bound = float(self.num_rows / len(index) * data - self.q.divergence())
         if not math.isfinite(bound):
-            check_finite(rows)
+            processes.together(lambda: check_finite(rows))
             raise ValueError("the bound is not finite")
         return terms, bound
 
     def _loss(self, index: Tensor, terms: BoundTerms) -> Tensor:
+        """The part of this process of minus the bound per row and the hyperpriors."""
         # KL[q(v) ‖ N(0, I)] does not depend on kernel and orbit, because v is whitened
         divergence = self.q.divergence() if isinstance(self.q, WhitenedFactor) else 0.0
-        bound = self.num_rows / len(index) * terms.data - divergence + log_prior(self.model.prior)
+        prior, size = log_prior(self.model.prior), self.processes.size
+        bound = self.num_rows / len(index) * terms.data - divergence / size + prior / size
         return -bound / self.num_rows
 
     def _learn(self, index: Tensor, terms: BoundTerms, factor: float) -> None:
         """Step q along its natural gradient, unless it is learned by Adam, and update the memory."""
         if isinstance(self.q, Whitened):
-            scale = self.num_rows / len(index)
-            rows, groups, size = terms.projection.columns.shape
-            rate = factor * self.rates.natural_at(self.age, rows, size, scale == 1 and groups == 1)
-            some = self.observations.take(index)
-            self.q = natural_step(
-                self.model.likelihood, self.q, terms, some.targets, scale, rate, some.weight
-            )
-        self.memory.learn(index, terms)
+            scale, some = self.num_rows / len(index), self._mine(index)
+            _, groups, size = terms.projection.columns.shape
+            rate = factor * self.rates.natural_at(self.age, len(index), size, scale == 1 and groups == 1)
+            step = (terms, some.targets, scale, rate, some.weight, self.processes)
+            self.q = natural_step(self.model.likelihood, self.q, *step)
+        self.memory.learn(index, terms, self.processes)
         self.age += 1
 
     def _descent(self) -> Descent:

@@ -17,6 +17,7 @@ from jaxtyping import Int
 from torch import Tensor, nn
 
 from orbitwise.inference.optimise.checkpoints import State
+from orbitwise.inference.processes import ALONE, Processes
 
 
 class Group(NamedTuple):
@@ -51,12 +52,17 @@ class Descent:
         """Whether anything is learned in this phase."""
         return any(not (warming and group.waits) for group in self.groups)
 
-    def step(self, loss: Tensor, factor: float, warming: bool) -> None:
-        """One step down `loss`, with rates times `factor`; a ValueError if a gradient is not finite."""
+    def step(self, loss: Tensor, factor: float, warming: bool, processes: Processes = ALONE) -> None:
+        """One step down `loss`, with rates times `factor`; a ValueError if a gradient is not finite.
+
+        Of several processes, each has a part of the loss.
+        """
         if self.optimizer is None:
             return
         active = [p for group in self.groups if not (warming and group.waits) for p in group.parameters]
-        gradients = torch.autograd.grad(loss, active, allow_unused=True)
+        found = processes.together(lambda: torch.autograd.grad(loss, active, allow_unused=True))
+        totals = iter(processes.sum(*(each for each in found if each is not None)))
+        gradients = [None if each is None else next(totals) for each in found]
         if not all(bool(each.isfinite().all()) for each in gradients if each is not None):
             raise ValueError("a gradient is not finite")
         # Adam skips parameters without a gradient.

@@ -10,10 +10,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from orbitwise.functionals.averages import evenly_drawn
+from orbitwise.functionals.averages import atoms_of_part, evenly_drawn
 from orbitwise.inference.model import LatentModel, Observations
 from orbitwise.inference.sparse.posterior import SparsePosterior
 from orbitwise.inference.stochastic.variational import BoundTerms, Memory, bound_terms
+from orbitwise.orbits.nodes import Part
 
 DRAWS = 64
 """Draws per row in one pass, in two independent Sobol sets."""
@@ -85,18 +86,25 @@ def unbiased_bound(
     if tilt is not None:
         memory.square = tilt.square()
     batches = torch.arange(len(x), device=x.device).split(BATCH_SIZE)
+    processes = given.processes
+
+    def share_of(index: Tensor) -> BoundTerms:
+        """The terms of those rows of a batch that are the share of this process."""
+        part = Part.of(processes.share(len(index)), len(index))
+        rows, mine = atoms_of_part(drawn, lambda some: x[index[some]], part, generator), index[part.rows]
+        # exact rows find their own best slack and tilts
+        slack, tilts = memory.recall(mine) if rows.is_drawn else (None, None)
+        some = None if weight is None else weight[mine]
+        known = (rows, targets[mine].double(), slack, tilts)
+        return bound_terms(posterior.process, model.likelihood, q, inducing, lower, *known, weight=some)
 
     def terms(index: Tensor) -> BoundTerms:
-        rows = drawn.atoms(x[index], generator)
-        # exact rows find their own best slack and tilts
-        slack, tilts = memory.recall(index) if rows.is_drawn else (None, None)
-        some = None if weight is None else weight[index]
-        known = (rows, targets[index].double(), slack, tilts)
-        return bound_terms(posterior.process, model.likelihood, q, inducing, lower, *known, weight=some)
+        found = processes.together(lambda: share_of(index))
+        return found._replace(data=processes.sum(found.data)[0])
 
     for index in batches:
         found = terms(index)
         if not found.projection.is_drawn:
             break
-        memory.learn(index, found)
+        memory.learn(index, found, processes)
     return average_passes(terms, batches, float(q.divergence()), num_passes)

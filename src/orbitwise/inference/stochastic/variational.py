@@ -14,6 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from orbitwise.functionals.functional import Block
+from orbitwise.inference.processes import ALONE, Processes
 from orbitwise.inference.sparse.inducing import Estimates, Inducing, Prior, Projection, project
 from orbitwise.inference.sparse.posterior import (
     ProjectedMoments,
@@ -62,11 +63,15 @@ class Memory:
         square = torch.where(seen[:, None], self.square[index], self.typical_square)
         return residual, square.sqrt()
 
-    def learn(self, index: Int[Tensor, " n"], terms: BoundTerms) -> None:
-        """Average new estimates into the memory; estimates may be negative, remembered values may not."""
+    def learn(self, index: Int[Tensor, " n"], terms: BoundTerms, processes: Processes = ALONE) -> None:
+        """Average new estimates into the memory; estimates may be negative, remembered values may not.
+
+        Of several processes, each has the terms of its share of the rows, and all remember all of them.
+        """
         with torch.no_grad():
-            residual = terms.moments.residual.clamp_min(0)
-            square = terms.square.clamp_min(1e-6)
+            count = len(index)
+            residual = processes.gather(terms.moments.residual.clamp_min(0), count)
+            square = processes.gather(terms.square.clamp_min(1e-6), count)
             keep = torch.where(self.seen[index], self.keep, 0.0).to(residual)
             self.residual[index] = keep * self.residual[index] + (1 - keep) * residual
             self.square[index] = keep[:, None] * self.square[index] + (1 - keep[:, None]) * square
@@ -138,27 +143,28 @@ def natural_step(
     scale: float,
     rate: float,
     weight: Float[Tensor, " n"] | None = None,
+    processes: Processes = ALONE,
 ) -> Whitened:
     """q after a natural-gradient step on a batch whose data term is multiplied by `scale`.
 
     The expansion of a likelihood that is not quadratic is valid only locally, so the rate is halved until the
-    bound of the batch rises.
+    bound of the batch rises. Each of several processes has its share of the batch.
     """
     with torch.no_grad():
         quadratic = terms.quadratic.concave(terms.moments.mean)
         columns, curvature = terms.projection.total, scale * quadratic.curvature
         # -½λ(m + aᵀv)² + η(m + aᵀv) has the slope η - λm in aᵀv
         slope = scale * quadratic.slope - curvature * terms.projection.offset.sum(1, keepdim=True)
-        stepped = q.step(columns, curvature, slope, rate)
+        stepped = q.step(columns, curvature, slope, rate, processes)
         if likelihood.is_quadratic:
             return stepped
-        start = scale * terms.data - q.divergence()
+        start = scale * processes.sum(terms.data)[0] - q.divergence()
         for _ in range(MAX_HALVINGS):
             data = projected_terms(likelihood, stepped, terms.projection, targets, weight=weight).data
-            if scale * data - stepped.divergence() >= start:
+            if scale * processes.sum(data)[0] - stepped.divergence() >= start:
                 return stepped
             rate *= 0.5
-            stepped = q.step(columns, curvature, slope, rate)
+            stepped = q.step(columns, curvature, slope, rate, processes)
         return q
 
 

@@ -39,18 +39,17 @@ def run(
 
 def cells(setting: Setting) -> Mapping[str, Cell]:
     """The affine model and, for its evidence, the RBF."""
-    source = source_of(setting, (60, 1000, 60_000))
-    settings = {
-        "inference": "variational",
-        "num_inducing": setting.pick(10, 200, 4000),
-        "num_steps": setting.pick(6, 200, 1800),
-        "batch_size": setting.pick(20, 128, 256),
-    }
+    source = source_of(setting, (60, 300, 60_000))
+    settings: dict[str, Any] = setting.pick(
+        {"inference": "exact", "num_nodes": 2, "max_iterations": 2},
+        {"inference": "exact", "num_nodes": 16, "max_iterations": 30},
+        {"inference": "variational", "num_inducing": 4000, "num_steps": 1800},
+    )
     return {
         f"{model}, seed {seed}": Cell(
             run,
             {"images": source, "model": model, "settings": settings, "seed": seed},
-            setting.pick(1.0, 15.0 if model == AFFINE else 3.0, 45.0),
+            setting.pick(1.0, 25.0 if model == AFFINE else 1.0, 45.0),
             (source["data"],),
         )
         for seed in setting.seeds

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from orbitwise.inference import exact
-from orbitwise.inference.linear_algebra import log_determinant, solve_factored
+from orbitwise.inference.linear_algebra import cholesky, log_determinant, solve_factored
 from orbitwise.inference.model import Observations
 from orbitwise.inference.sparse.bounds import best_q, gather_totals
 from orbitwise.inference.sparse.inducing import inducing_factor
@@ -60,7 +60,7 @@ def divergence(
 ) -> float:
     """KL[N(m, S) ‖ N(m′, S′)], with a little added to both covariances."""
     size = jitter * torch.eye(len(mean), dtype=mean.dtype)
-    lower, other = (torch.linalg.cholesky(each + size) for each in (covariance, other_covariance))
+    lower, other = (cholesky(each + size).lower for each in (covariance, other_covariance))
     residual = (other_mean - mean)[:, None]
     trace = torch.linalg.solve_triangular(other, lower, upper=False).square().sum()
     square = (residual * solve_factored(other, residual)).sum()

@@ -273,7 +273,8 @@ class AutoGPRegressor(RegressionPredictions, RegressorMixin, BaseEstimator):
         The number of starts from the data for each promising structure, in addition to that from its parent.
         The first two do not depend on `random_state`.
     n_jobs : int, default=None
-        The number of structures that are fitted at the same time, through joblib.
+        The number of structures that are fitted at the same time, through joblib. None takes that of
+        `joblib.parallel_config`, whose back-ends include Dask clusters.
     random_state : int, RandomState or None, default=None
         Seeds the third and later restarts. With `num_restarts` of at most 2, every seed gives the same model.
     verbose : bool, default=True
