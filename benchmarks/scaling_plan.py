@@ -5,7 +5,8 @@
 
 A step of K processes takes the seconds of its share of the batch, those of what every process does by itself
 (matrices of inducing points), and those of sums over processes. The first two are measured, in
-results/processes.json; other numbers of inducing points, draws and pixels follow from the measured exponents.
+results/processes.json; other numbers of inducing points, draws and pixels follow from the measured exponents,
+and at most from those of large sizes, where matrices of inducing points grow by their cube.
 `--times-as-fast` says how much faster another device is than the one that was measured.
 
 Sums are simulated message by message: each process sends a part of its vector to every other one, which adds
@@ -69,12 +70,22 @@ def formula(count, size, network):
     return 2 * (within + between)
 
 
-def costs(measured, wanted, times_as_fast):
-    """The seconds of a row, and those of a step without rows, at the sizes that are wanted."""
+LARGEST = {"row": {"inducing": 1, "draws": 1, "side": 2}, "fixed": {"inducing": 3, "draws": 0, "side": 2}}
+"""The exponents of costs at sizes so large that nothing else counts."""
+
+
+def costs(measured, wanted, times_as_fast, at_most=False):
+    """The seconds of a row, and those of a step without rows, at the sizes that are wanted.
+
+    They grow by the measured exponents; with `at_most`, by the largest where these are larger.
+    """
     sizes, one = measured["sizes"], measured["processes"]["1"]
     found = []
     for part in ("row", "fixed"):
-        factors = [(wanted[n] / sizes[n]) ** one[f"{part}_exponents"][n] for n in wanted]
+        exponents = one[f"{part}_exponents"]
+        if at_most:
+            exponents = {n: max(each, LARGEST[part][n]) for n, each in exponents.items()}
+        factors = [(wanted[n] / sizes[n]) ** exponents[n] for n in wanted]
         found.append(one[f"{part}_seconds"] * math.prod(factors) / times_as_fast)
     return found
 
@@ -114,7 +125,7 @@ def plan(row, fixed, wanted, images, epochs, batch_per_gpu, network, repeats=20,
                 "sum_seconds_by_rates": formula(count, sent, network) if count > 1 else 0.0,
                 "sum_seconds_simulated": sum_alone(count, sent, network),
                 "bytes_a_step": sent + remembered,
-                "days": steps * step / 86_400,
+                "hours": steps * step / 3_600,
                 "memory_of_rows_gib": images * NUMBER * (1 + outputs) / 2**30,
             }
         )
@@ -150,9 +161,12 @@ def main():
     }
     given = {name: getattr(arguments, name) for name in ("inducing", "draws", "side")}
     wanted = {name: value or measured["sizes"][name] for name, value in given.items()}
-    row, fixed = costs(measured, wanted, arguments.times_as_fast)
     amount = (arguments.images, arguments.epochs, arguments.batch_per_gpu)
-    records = plan(row, fixed, wanted, *amount, network)
+    plans = {}
+    for name, at_most in (("by_measured_exponents", False), ("at_most", True)):
+        row, fixed = costs(measured, wanted, arguments.times_as_fast, at_most)
+        records = plan(row, fixed, wanted, *amount, network)
+        plans[name] = {"row_seconds": row, "fixed_seconds": fixed, "records": records}
     record = {
         "measured": str(arguments.measured),
         "measured_sizes": measured["sizes"],
@@ -161,13 +175,17 @@ def main():
         "times_as_fast": arguments.times_as_fast,
         **dict(zip(("images", "epochs", "batch_per_gpu"), amount, strict=True)),
         "network": network,
-        "row_seconds": row,
-        "fixed_seconds": fixed,
-        "records": records,
+        **plans,
     }
     write_record(record, arguments.out)
-    table = Table(title=f"{arguments.images:.0e} images, {arguments.epochs:g} times, {wanted}")
-    headings = ("processes", "batch", "steps", "step, s", "efficiency", "sent, waited", "MB a step", "days")
+    for name, found in plans.items():
+        show(f"{arguments.images:.0e} images, {arguments.epochs:g} times, {wanted}, {name}", found["records"])
+
+
+def show(title, records):
+    """Print a plan as a table."""
+    table = Table(title=title)
+    headings = ("processes", "batch", "steps", "step, s", "efficiency", "sent, waited", "MB a step", "hours")
     for heading in headings:
         table.add_column(heading, justify="right")
     for each in records:
@@ -179,7 +197,7 @@ def main():
             f"{each['efficiency']:.0%}",
             f"{each['sent_and_waited_share']:.1%}",
             f"{each['bytes_a_step'] / 1e6:.1f}",
-            f"{each['days']:.2f}",
+            f"{each['hours']:.2f}",
         )
     Console(width=110).print(table)
 

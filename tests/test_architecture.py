@@ -328,6 +328,35 @@ def second_hessians(package: Path) -> list[str]:
     return [f"there are several Hessians by differences: {', '.join(homes)}"] if len(homes) > 1 else []
 
 
+def second_drivers(package: Path) -> list[str]:
+    """One place calls scipy's L-BFGS-B, because it keeps the best point and backs off from failures."""
+    homes = [
+        f"{name}:{node.lineno}"
+        for name, _, tree in modules(package)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and node.value == "L-BFGS-B"
+    ]
+    homes += [
+        f"{name}:{node.lineno}"
+        for name, _, tree in modules(package)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute | ast.Name | ast.alias)
+        and "fmin_l_bfgs_b" in (getattr(node, "attr", ""), getattr(node, "id", ""), getattr(node, "name", ""))
+    ]
+    return [f"L-BFGS-B is driven in {', '.join(homes)}"] if len(homes) > 1 else []
+
+
+def second_proposals(package: Path) -> list[str]:
+    """Importance sampling and Metropolis-Hastings share one proposal, a Student-t."""
+    homes = [
+        f"{name}.{node.name}"
+        for name, _, tree in modules(package)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef) and node.name.endswith("Proposal")
+    ]
+    return [f"there are several proposals: {', '.join(homes)}"] if len(homes) > 1 else []
+
+
 def second_laplace_evidences(package: Path) -> list[str]:
     """Laplace's method is in two functions: over hyperparameters, and over the values of f of labels."""
     homes = [
@@ -346,11 +375,7 @@ def second_laplace_evidences(package: Path) -> list[str]:
 
 
 def second_latent_models(package: Path) -> list[str]:
-    """Process, functional and likelihood are held together by `LatentModel`.
-
-    The stochastic trainer holds them apart because its process may be an estimated one, and a stream because
-    it is stored.
-    """
+    """`LatentModel` holds process, functional and likelihood; so does a stream, because it is stored."""
     found = []
     for name, _, tree in modules(package):
         for node in ast.walk(tree):
@@ -518,7 +543,9 @@ CHECKERS: list[Checker] = [
     second_inducing_factors,
     second_collapsed_bounds,
     second_vocabularies,
+    second_drivers,
     second_hessians,
+    second_proposals,
     second_hyperpriors,
     second_jitters,
     second_laplace_evidences,
@@ -618,6 +645,11 @@ MADE_UP = [
     (second_collapsed_bounds, {"a.py": "def collapsed_bound(): ...", "b.py": "def lower_bound(): ..."}, 1),
     (second_hessians, {"a.py": "def finite_difference_hessian(): ...\ndef hessian(): ..."}, 0),
     (second_hessians, {"a.py": "def finite_difference_hessian(): ...\ndef difference_hessian(): ..."}, 1),
+    (second_drivers, {"a.py": "def f():\n    minimize(g, method='L-BFGS-B')"}, 0),
+    (second_drivers, {"a.py": "m = 'L-BFGS-B'", "b.py": "minimize(f, method='L-BFGS-B')"}, 1),
+    (second_drivers, {"a.py": "m = 'L-BFGS-B'", "b.py": "from scipy.optimize import fmin_l_bfgs_b"}, 1),
+    (second_proposals, {"a.py": "class StudentProposal: ..."}, 0),
+    (second_proposals, {"a.py": "class StudentProposal: ...", "b.py": "class Proposal: ..."}, 1),
     (second_hyperpriors, {"inference/hyperpriors.py": "def log_prior(a):\n    a.named_priors()"}, 0),
     (second_hyperpriors, {"a.py": "def log_prior(a): ...\nlambda a: a.log_prob(0)"}, 2),
     (second_jitters, {"likelihoods.py": "import torch\ntorch.linalg.cholesky(a)"}, 0),

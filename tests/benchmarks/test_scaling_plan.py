@@ -41,6 +41,8 @@ def test_costs_grow_by_the_measured_exponents():
     measured = {"sizes": WANTED | {"batch_size": 4}, "processes": {"1": one}}
     wanted = {"inducing": 200, "draws": 32, "side": 20}
     assert costs(measured, wanted, 2.0) == pytest.approx([2 * 2 * 4 / 2, 8 * 2 / 2])
+    # draws cost at most in proportion to their number, and whole images in proportion to their pixels
+    assert costs(measured, wanted, 2.0, at_most=True) == pytest.approx([2 * 4 * 4 / 2, 8 * 2 * 4 / 2])
 
 
 def test_a_plan_counts_steps_and_loses_what_is_sent():

@@ -26,7 +26,7 @@ POINTS = np.concatenate([X, MORE])
 
 
 def test_follows_scikit_learn():
-    assert_follows_scikit_learn(InvariantKernelRidge())
+    assert_follows_scikit_learn(InvariantKernelRidge(invariance="negation"))
 
 
 def process_of(width: float) -> Process:

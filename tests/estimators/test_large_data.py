@@ -296,7 +296,7 @@ def test_labels_are_checked(wave, monkeypatch):
         (Pairs(np.ones((0, 2)), np.ones(0)), None, "the source is empty"),
         (DataLoader(Inputs([np.ones(2, np.uint8), np.ones(2)], [1, 1])), None, "give all in one type"),
     ],
-    ids=str,
+    ids=lambda each: each if isinstance(each, str) else type(each).__name__,
 )
 def test_sources_that_cannot_be_used_are_refused(source, targets, wanted):
     assert wanted in message(lambda: open_data(source, targets))
@@ -402,7 +402,7 @@ def test_blocks_go_to_a_file_or_by_hand(wave, tmp_path):
         ({"out": np.empty(300), "return_std": True}, "several"),
         ({"out": "never.npy", "loader": True}, "not known before it is read"),
     ],
-    ids=str,
+    ids=lambda each: each if isinstance(each, str) else "",
 )
 def test_files_that_do_not_fit_are_refused(wave, settings, wanted):
     x, y = wave

@@ -35,7 +35,7 @@ def fixed_kernel(scale: float = 1.7, lengthscale: float = 0.9) -> ScaleKernel:
 
 @pytest.mark.parametrize("invariance", [None, pytest.param("negation", marks=pytest.mark.slow)])
 def test_follows_scikit_learn(invariance):
-    assert_follows_scikit_learn(InvariantGPRegressor(invariance=invariance))
+    assert_follows_scikit_learn(InvariantGPRegressor(invariance=invariance, max_iterations=2))
 
 
 def test_what_is_not_fitted_cannot_predict(new):

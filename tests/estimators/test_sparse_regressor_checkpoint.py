@@ -53,7 +53,8 @@ SEARCHES = {
 @pytest.mark.parametrize("search", SEARCHES)
 def test_a_fit_that_was_killed_ends_with_the_same_bits(tmp_path, search):
     settings = {**SEARCHES[search], "random_state": 0}
-    whole = SparseGPRegressor(**settings).fit(X, Y)
+    few = slice(300 if search == "auto" else 120)  # with few rows the first stage is enough
+    whole = SparseGPRegressor(**settings).fit(X[few], Y[few])
     expected, steps = result(whole), len(whole.history_)
     assert search != "auto" or len({stage.num_inducing for stage in whole.certificate_.history}) > 1
     assert steps > 2
@@ -61,9 +62,9 @@ def test_a_fit_that_was_killed_ends_with_the_same_bits(tmp_path, search):
         folder = tmp_path / str(number)
         model = SparseGPRegressor(**settings, checkpoint=str(folder))
         with pytest.raises(KilledError):
-            model.set_params(callback=kill_at(place)).fit(X, Y)
+            model.set_params(callback=kill_at(place)).fit(X[few], Y[few])
         assert len(list(folder.glob("*.journal"))) == 1
-        assert result(model.set_params(callback=None).fit(X, Y)) == expected
+        assert result(model.set_params(callback=None).fit(X[few], Y[few])) == expected
 
 
 def test_what_was_evaluated_is_not_evaluated_again(tmp_path, monkeypatch):

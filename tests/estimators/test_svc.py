@@ -41,7 +41,7 @@ def moons(num_labels: int = 4) -> tuple[np.ndarray, ...]:
 
 
 def test_follows_scikit_learn():
-    assert_follows_scikit_learn(InvariantSVC())
+    assert_follows_scikit_learn(InvariantSVC(invariance="negation", Cs=(1.0, 10.0), strengths=(0.01, 1.0)))
 
 
 def process_of(width: float) -> Process:

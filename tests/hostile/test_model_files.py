@@ -14,7 +14,7 @@ from tests.hostile.model_files import outcome
 from tests.hostile.model_zoo import saved_model
 from tests.hostile.mutations import File, mutant, opened, sealed
 
-COUNT = 300
+COUNT = 150
 
 
 def test_mutants_are_refused_or_work():

@@ -213,7 +213,7 @@ def test_numbers_are_not_used_without_end():
     arrays = {"large": np.ones((2, 2**16))}
     assert len(arrays["large"].tobytes()) == 2**20
     Reader([one] * 20, arrays)
-    with pytest.raises(StorageError, match="uses its numbers far too often"):
+    with pytest.raises(StorageError, match="refers to the same numbers far too often"):
         Reader([one] * 400, arrays)
 
 

@@ -161,5 +161,5 @@ def test_what_was_read_back_must_be_the_same():
 def test_a_file_whose_steps_are_no_transformers_is_refused():
     structure, arrays = unpack(packed(fitted(all_columns())))
     structure["steps"] = [{"tuple": ["one", 3]}, {"tuple": ["model", None]}]
-    with pytest.raises(StorageError, match="its pipeline makes no sense"):
+    with pytest.raises(StorageError, match="its pipeline is malformed"):
         put_together(structure, arrays)

@@ -382,8 +382,8 @@ class InvariantGPClassifier(EngineEstimator, ClassifierMixin, BaseEstimator):
         engine = auto if self.inference == "auto" else self.inference
         if self.tilts != "remembered" and (engine != "variational" or not model.likelihood.needs_tilt):
             raise ValueError(
-                f"tilts={self.tilts!r} is for stochastic inference of sticks: use "
-                "likelihood='stick_breaking' with inference='variational', or leave tilts out."
+                f"tilts={self.tilts!r} needs likelihood='stick_breaking' and inference='variational': set "
+                "both, or leave tilts out."
             )
         self.inference_ = engine
         self._choose_device(model.functional, rows.x)

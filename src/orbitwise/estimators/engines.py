@@ -639,9 +639,10 @@ def _with_bound(
 def _warn_of_fewer_points(num_inducing: int, size: int, reason: str) -> None:
     """Warn that the evidence is that of fewer inducing points than predictions use."""
     warnings.warn(
-        f"log_evidence_ is the bound by {size:,} inducing points, although predictions use {num_inducing:,}: "
-        f"with these it could not be computed ({reason}). Bounds by different numbers of points must not be "
-        "compared; set num_inducing or max_memory to have fewer for both.",
+        f"log_evidence_ is the lower bound with {size:,} inducing points, although predictions use "
+        f"{num_inducing:,}, because the bound with {num_inducing:,} could not be computed ({reason}). Do not "
+        "compare it with bounds of other numbers of points. A smaller num_inducing or max_memory gives both "
+        "the same number.",
         ConvergenceWarning,
         stacklevel=users_level(sys._getframe()),
     )

@@ -142,7 +142,7 @@ class FitResult:
             variance = (found.variance - (self.noise or 0.0)).clamp_min(0)[:, None].expand_as(found.mean)
             return Moments(found.mean, variance, found.mean.square() + variance)
         if self.held_rows is None:
-            raise ValueError("This fit holds no rows that could be left out one at a time.")
+            raise ValueError("Leave-one-out predictions need the training rows, which this fit did not keep.")
         return self.held_rows.leave_one_out(1.0 if self.noise is None else self.noise)
 
     def without_rows(self) -> FitResult:

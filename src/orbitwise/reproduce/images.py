@@ -232,7 +232,9 @@ def order_claim(fits: Mapping[str, Sequence[Mapping[str, Any]]], printed: str) -
         because = f"{because}; {clause}" if because else clause
     elif verdict == "undecided":
         because = "no two errors differ by more than their standard errors"
-    measured = f"{count}. Bounds with half and with all inducing points, in nats: {brackets}"
+    is_exact = all(fit["half_bound"] is None for own in fits.values() for fit in own)
+    what = "Evidence" if is_exact else "Bounds with half and with all inducing points"
+    measured = f"{count}. {what}, in nats: {brackets}"
     return Claim("The bound identifies the best model", printed, measured, verdict, because)
 
 

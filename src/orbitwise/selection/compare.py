@@ -341,7 +341,7 @@ def fit_from_member(
 
 
 def _default_invariances(X: ArrayLike, given: Mapping[str, Any]) -> tuple[Invariance, ...]:
-    """What suits the form of X, or images where `image_shape` is given."""
+    """The invariances that suit the form of X, or images if `image_shape` is given."""
     dimensions = given.get("image_shape")
     return usual_candidates(np.asarray(X).shape[1:] if dimensions is None else (*dimensions, 1)[:3])
 

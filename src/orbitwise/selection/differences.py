@@ -31,10 +31,10 @@ class EvidenceModel(Protocol):
 @final
 @dataclass(frozen=True)
 class CommonNodes:
-    """Nodes on which all candidates are compared: how many, and the numbers of the sets.
+    """The nodes on which all candidates are compared: how many nodes per set, and the numbers of the sets.
 
-    If only one candidate is drawn, `is_own` takes the nodes of its own kind, because Gauss's nodes, in one or
-    two dimensions, are more accurate.
+    If only one candidate is drawn, `is_own` is True, and the nodes are of the kind that its fit used. In one
+    or two dimensions these are Gauss's nodes, which are more accurate.
     """
 
     num_nodes: int

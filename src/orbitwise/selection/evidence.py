@@ -187,7 +187,10 @@ def summarise(points: Float[Tensor, "q p"], logarithms: Float[Tensor, " q"]) -> 
 
 
 def pareto_shape(logarithms: Float[Tensor, " q"]) -> float:
-    """The shape k of the generalised Pareto distribution of the largest weights; k ≥ ½ has no variance."""
+    """The shape k of the generalised Pareto distribution of the largest weights.
+
+    Weights with k ≥ ½ have an infinite variance.
+    """
     count = len(logarithms)
     size = min(count // 5, math.ceil(3 * math.sqrt(count)))
     if size < 5:

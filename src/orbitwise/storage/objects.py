@@ -228,7 +228,7 @@ class Reader:
         """Count the numbers that are checked; a tensor that is used twice counts twice."""
         self._work_left -= value.nbytes if isinstance(value, Tensor | np.ndarray) else 0
         if self._work_left < 0:
-            raise damaged("it uses its numbers far too often")
+            raise damaged("it refers to the same numbers far too often")
 
     def _spend(self, num_bytes: int) -> None:
         """Subtract memory from the budget of the file before it is allocated."""
@@ -322,14 +322,14 @@ class Reader:
             if fits and size * max(1, len(entries)) <= self.largest:
                 self._spend(4 * size * len(entries))
                 return np.array(entries, dtype=f"<U{max(1, size)}")
-        raise damaged("an array in it makes no sense")
+        raise damaged("an array in it is malformed")
 
 
 def _dictionary(pairs: list[object]) -> dict[object, object]:
     found: dict[object, object] = {}
     for pair in pairs:
         if not isinstance(pair, list) or len(pair) != 2 or not isinstance(pair[0], str | bool | int | float):
-            raise damaged("a dictionary in it makes no sense")
+            raise damaged("a dictionary in it is malformed")
         found[pair[0]] = pair[1]
     return found
 
@@ -350,14 +350,14 @@ def pipeline_of(steps: object, model: BaseEstimator) -> Pipeline:
     """The pipeline of a file around its estimator."""
     is_list = isinstance(steps, list) and all(isinstance(each, tuple) and len(each) == 2 for each in steps)
     if not is_list or not isinstance(steps, list) or not all(isinstance(name, str) for name, _ in steps):
-        raise damaged("its pipeline makes no sense")
+        raise damaged("its pipeline is malformed")
     *before, (name, _) = steps
     try:
         if before:
             check_width(pipeline(before), int(vars(model)["n_features_in_"]))
         return Pipeline([*before, (name, model)])
     except ValueError as error:
-        raise damaged(f"its pipeline makes no sense ({brief(error)})") from error
+        raise damaged(f"its pipeline is malformed ({brief(error)})") from error
 
 
 def check_same(model: object, copy: object) -> None:

@@ -178,7 +178,7 @@ class _GridSample(torch.autograd.Function):
         along_images, along_grid = tangents
         if along_grid is not None and bool((along_grid != 0).any()):
             raise ValueError(
-                "Derivatives along the parameters of an image warp are central differences: use tangent()."
+                "An image warp has no exact derivatives by its parameters; tangent() takes differences."
             )
         return _sample(torch.zeros_like(images) if along_images is None else along_images, grid)
 

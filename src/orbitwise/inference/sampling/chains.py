@@ -33,7 +33,7 @@ FEWEST = 4
 def effective_sample_size(
     samples: Float[Tensor, "k t *rest"], rank_normalise: bool = False
 ) -> Float[Tensor, "*rest"]:
-    """The number of independent draws that determine the mean as well as t samples of k chains.
+    """The number of independent draws whose mean is as accurate as that of the t samples of k chains.
 
     It is k·t/τ with τ = 1 + 2 Σ ρ_lag, where ρ includes the disagreement between chains. It is NaN for a
     quantity that never moved. For antithetic chains it may exceed k·t, by a factor of at most log₁₀(k·t).

@@ -31,11 +31,11 @@ def slice_coordinates(
     width: float,
     generator: torch.Generator | None = None,
 ) -> tuple[Float[Tensor, " p"], tuple[float, Extra], int]:
-    """One update of every coordinate; returns the point, the result of `log_density` there, and the
-    evaluations.
+    """Update every coordinate once; returns the new point, `log_density` there, and the evaluations.
 
-    Intervals of `width` are extended until both ends are below a random level, and shrink towards the point
-    until a uniform draw is above it. The limit on extensions is divided between the ends at random, which
+    An interval of length `width` around the point is extended until the density at both ends is below a
+    random level. Then places in it are drawn; the interval is cut at each one below the level, and the first
+    one above it is the new coordinate. The limit on extensions is divided between the ends at random, which
     detailed balance requires.
     """
     count = 0

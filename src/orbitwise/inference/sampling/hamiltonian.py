@@ -44,7 +44,7 @@ def nuts(
 
     A higher `target_acceptance` leads to smaller steps, which helps if trajectories diverge. A trajectory has
     at most 2^`max_tree_depth` steps. `names` are those of the entries, for tables and warnings; `progress`
-    shows a bar. Ask the result whether it mixed: `chains.warn_if_unmixed()`.
+    shows a bar. `warn_if_unmixed()` of the result warns if the chains did not mix.
     """
     try:
         pyro, kernels = importlib.import_module("pyro"), importlib.import_module("pyro.infer.mcmc")

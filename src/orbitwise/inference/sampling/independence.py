@@ -2,7 +2,7 @@
 
 For every θ a Gaussian q(f | θ) approximates p(f | y, θ), and its bound approximates the evidence. A Student-t
 fitted to bound + log p(θ) proposes θ independently of the present state. The noise ε is fixed while θ
-changes, and f is the transform of ε by q(· | θ), so f changes with θ instead of determining it. The
+changes, and f is the transform of ε by q(· | θ), so f moves along with θ and does not hold it in place. The
 Metropolis-Hastings ratio of
 
     w(θ, ε) = p(y | f) p(f | θ) p(θ) / (q(f | θ) r(θ)),   f = f_θ(ε),

@@ -124,7 +124,7 @@ C = TypeVar("C", bound=Chain)
 def run_chains(
     chains: Iterable[C], num_samples: int, burn_in: int, thin: int
 ) -> tuple[list[C], Float[Tensor, "k t p"], Float[Tensor, "k t n c"], int]:
-    """The chains after running them, every `thin`-th θ and f after `burn_in` steps, and how often θ moved."""
+    """Run the chains; keeps every `thin`-th θ and f after `burn_in` steps, and how often θ moved."""
     done, thetas, latents, moves = [], [], [], 0
     for chain in chains:
         kept = []

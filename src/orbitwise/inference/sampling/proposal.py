@@ -86,8 +86,8 @@ def approximate(
 
     Each step expands the log likelihood to second order under q, which gives new sites; the step is shortened
     if the bound would fall. The iteration ends when a step raises the bound by less than `tolerance` nats.
-    Without a `start`, the first q is the prior. Samplers rely on the result being a function of the arguments
-    alone.
+    Without a `start`, the first q is the prior. The result depends on the arguments alone, because samplers
+    are exact only then.
     """
     lower = cholesky(covariance).lower
     nothing = torch.zeros_like(targets)
@@ -232,9 +232,10 @@ def fit_proposal(
 ) -> tuple[StudentProposal, Float[Tensor, " p"]]:
     """A proposal close to exp(log_density), from the curvature at the mode and weighted draws; and the mode.
 
-    Only values of the density are used, so that any process may be built from θ. In each of three rounds,
-    `num_draws` draws of the last fit, weighted by the ratio of the density to all proposals so far, give the
-    next mean and covariance, which describe a skewed density better than its mode does.
+    Only values of the density are used, so that any process may be built from θ. There are three rounds, each
+    with `num_draws` draws of the last proposal. The mean and covariance of all draws so far, weighted by the
+    ratio of the density to the mixture of proposals, give the next one, because they describe a skewed
+    density better than the curvature at its mode does.
     """
 
     def negative(point: np.ndarray) -> float:

@@ -126,6 +126,9 @@ def draw(numbers: Cells, figure: Figure) -> None:
             values = series(numbers, kernel, key)
             axis.plot(list(values), list(values.values()), "o-", label=kernel)
         axis.set(xlabel="columns, of which two matter", xscale="log")
+        axis.set_xticks(list(series(numbers, "L2 distance", key)))
+        axis.xaxis.set_major_formatter("{x:.0f}")
+        axis.minorticks_off()
         axis.set_ylabel({"rmse": "test error", "log_evidence": "log evidence, nats"}[key])
     axes[0].legend(fontsize=8)
 

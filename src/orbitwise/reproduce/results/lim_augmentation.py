@@ -26,7 +26,7 @@ from orbitwise.reproduce.tables import over_seeds
 MOVES = "affine+deformation"
 COPIES = 4
 AUGMENTED, INVARIANT, LEARNED = "augmented", "invariant", "invariance learned"
-WIDTHS = (0.25, 0.5, 1.0, 2.0, 4.0)
+WIDTHS = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0)
 """Sizes of the moves, in units of ordinary ones."""
 COLOURS = {AUGMENTED: "tab:red", INVARIANT: "tab:blue", LEARNED: "tab:green", RBF: "tab:grey"}
 
@@ -68,7 +68,7 @@ def with_copies(images: Images, width: float, copies: int, seed: int) -> Images:
 def cells(setting: Setting) -> Mapping[str, Cell]:
     """Every size of the moves, by copies and by an invariance; none, and learned."""
     source = source_of(setting, (30, 200, 2000))
-    widths = setting.pick((1.0,), (0.5, 1.0, 2.0), WIDTHS)
+    widths = setting.pick((1.0,), (0.1, 0.5, 1.0, 2.0), WIDTHS)
     models = [
         (RBF, 0.0),
         *((model, width) for width in widths for model in (AUGMENTED, INVARIANT)),

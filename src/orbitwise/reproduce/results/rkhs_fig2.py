@@ -77,7 +77,7 @@ def run(
 
 def cells(setting: Setting) -> Mapping[str, Cell]:
     """One cell for every pair and draw."""
-    data = setting.available("mnist", "digits") if setting.scale == "full" else "digits"
+    data = setting.available("mnist", "digits")
     options: dict[str, Any] = {
         "data": data,
         "counts": setting.pick([12, 4], [40, 8], list(COUNTS)),

@@ -286,9 +286,9 @@ def comparison_with_the_paper(numbers: Cells) -> list[Claim]:
 
 def draw(numbers: Cells, figure: Figure) -> None:
     """The table: nine blocks of machines by numbers of labels; bold is best, * differs from SVM."""
-    figure.set_size_inches(15, 10)
     names = list(dict.fromkeys(name for name, _ in places(numbers)))
     columns = min(3, len(names))
+    figure.set_size_inches(max(8, 5 * columns), 3.4 * -(-len(names) // columns))
     grid = figure.subplots(-(-len(names) // columns), columns, squeeze=False)
     for axis in grid.flat:
         axis.set_axis_off()

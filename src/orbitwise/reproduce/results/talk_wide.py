@@ -15,6 +15,7 @@ from torch import Tensor
 
 from orbitwise import datasets
 from orbitwise.estimators.classifier import InvariantGPClassifier
+from orbitwise.estimators.machines.task import median_distance
 from orbitwise.kernels import WideNetworkKernel
 from orbitwise.reproduce.result import Cell, Cells, Claim, Numbers, Result, Setting
 
@@ -79,8 +80,7 @@ def run(
     """A sparse classifier with one kernel: bound, test error, and what was evaluated."""
     x, y, new, y_new = images(data, num_train, num_test, seed)
     some = x[:: max(1, len(x) // 500)]
-    distances = np.linalg.norm(some[:, None] - some[None], axis=-1)
-    counted = Counted(kernel_of(network, float(np.median(distances[distances > 0])))).double()
+    counted = Counted(kernel_of(network, median_distance(torch.from_numpy(some)))).double()
     model = InvariantGPClassifier(
         counted,
         inference="collapsed",
@@ -198,6 +198,9 @@ def draw(numbers: Cells, figure: Figure) -> None:
             values = series(numbers, network, key)
             axis.plot(list(values), list(values.values()), "o-", label=network)
         axis.set(xlabel="inducing points M", xscale="log")
+        axis.set_xticks(list(series(numbers, networks[0], key)))
+        axis.xaxis.set_major_formatter("{x:,.0f}")
+        axis.minorticks_off()
         axis.set_ylabel({"error": "test error, %", "log_evidence": "lower bound, nats"}[key])
     axes[0].legend(fontsize=8)
 

@@ -130,8 +130,8 @@ class Fitted:
 class HypothesisModel:
     """A hypothesis as a latent model of standardised targets, with weak hyperpriors and a learned constant.
 
-    The constant is learned because the mean of the targets would not do: where a kernel is zero, as that of a
-    line is at its centre, f equals the constant. Functionals that cancel constants have none.
+    The constant is learned, because it need not be the mean of the targets: a linear kernel is zero at its
+    centre, so that f equals the constant there. There is none if the functional cancels constants.
     """
 
     def __init__(self, hypothesis: Hypothesis, data: SearchData) -> None:
@@ -328,7 +328,7 @@ def promising(models: list[HypothesisModel], data: SearchData) -> list[Hypothesi
 @final
 @dataclass(frozen=True)
 class Effort:
-    """The numbers of steps, iterations and starts of a search; `seed` draws starts after the steady ones."""
+    """The numbers of steps, iterations and starts of a search; `seed` is for starts after the first two."""
 
     max_depth: int = 3
     screen_iterations: int = 15
