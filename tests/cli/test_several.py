@@ -41,6 +41,7 @@ def evidence(folder):
     return json.loads((folder / "comparison.json").read_text())["candidates"][0]["log_evidence"]
 
 
+@pytest.mark.slow
 def test_the_command_is_shared(data, tmp_path, capfd):
     def work(rank):
         assert main(learn(data, tmp_path / "two")) == 0
@@ -52,6 +53,7 @@ def test_the_command_is_shared(data, tmp_path, capfd):
     assert evidence(tmp_path / "two") == pytest.approx(evidence(tmp_path / "one"), rel=1e-6)
 
 
+@pytest.mark.slow
 def test_a_wrong_command_ends_all_processes(tmp_path):
     def work(rank):
         status = main(["learn", str(tmp_path / "absent.npz"), "--out", str(tmp_path / "out")])

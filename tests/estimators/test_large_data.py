@@ -13,6 +13,8 @@ from orbitwise import InvariantGPClassifier, InvariantGPRegressor, SparseGPRegre
 from orbitwise.estimators import predict_in_blocks, rungs
 from orbitwise.estimators.sources import open_data
 from orbitwise.inference import stored_rows
+from orbitwise.inference.sparse import certificate
+from orbitwise.inference.sparse.model import SparseModel
 from orbitwise.inference.stored_rows import StoredRows
 
 # Few iterations or inducing variables are enough for what is tested here.
@@ -294,7 +296,7 @@ def test_labels_are_checked(wave, monkeypatch):
         (Pairs(np.ones((0, 2)), np.ones(0)), None, "the source is empty"),
         (DataLoader(Inputs([np.ones(2, np.uint8), np.ones(2)], [1, 1])), None, "give all in one type"),
     ],
-    ids=str,
+    ids=lambda each: each if isinstance(each, str) else type(each).__name__,
 )
 def test_sources_that_cannot_be_used_are_refused(source, targets, wanted):
     assert wanted in message(lambda: open_data(source, targets))
@@ -400,10 +402,36 @@ def test_blocks_go_to_a_file_or_by_hand(wave, tmp_path):
         ({"out": np.empty(300), "return_std": True}, "several"),
         ({"out": "never.npy", "loader": True}, "not known before it is read"),
     ],
-    ids=str,
+    ids=lambda each: each if isinstance(each, str) else "",
 )
 def test_files_that_do_not_fit_are_refused(wave, settings, wanted):
     x, y = wave
     model = sparse(noise=0.1).fit(x[:50], y[:50])
     source = DataLoader(Pairs(x, y)) if settings.pop("loader", False) else x
     assert wanted in message(lambda: predict_in_blocks(model, source, **settings))
+
+
+def test_hyperparameters_of_many_rows_are_learned_from_some(monkeypatch):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(800, 2))
+    y = np.sin(x[:, 0]) * x[:, 1] + 0.2 * rng.normal(size=800)
+    options = {"optimize_inducing": False, "max_inducing": 30, "max_iterations": 15}
+
+    def fitted():
+        counts = []
+        forward = SparseModel.forward
+        monkeypatch.setattr(SparseModel, "forward", lambda m: counts.append(m.num_rows) or forward(m))
+        model = SparseGPRegressor(ScaleKernel(RBFKernel()), random_state=0, **options).fit(x, y)
+        monkeypatch.setattr(SparseModel, "forward", forward)
+        return model, counts
+
+    whole, _ = fitted()
+    monkeypatch.setattr(certificate, "MANY_ROWS", 700)
+    monkeypatch.setattr(certificate, "LEARN_ROWS", 300)
+    monkeypatch.setattr(certificate, "ROWS_PER_INDUCING", 1)
+    some, counts = fitted()
+    # at most a few steps of each stage are taken with all rows
+    assert min(counts) == 300
+    assert 0 < counts.count(800) <= 5 * len(some.certificate_.history)
+    assert some.certificate_.num_rows == 800
+    assert some.log_evidence_ > whole.log_evidence_ - 0.01 * 800

@@ -42,6 +42,7 @@ def test_a_sparse_fit_is_that_of_one_process():
     assert first._processes.is_alone
 
 
+@pytest.mark.slow
 def test_a_collapsed_fit_is_that_of_one_process():
     labels = (Y > 1).astype(int)
 

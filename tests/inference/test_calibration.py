@@ -11,7 +11,7 @@ from orbitwise.inference.calibration import (
     cross_entropy,
     evenly_of_classes,
     expected_calibration_error,
-    held_out_loss,
+    label_losses,
     least_noise,
     soft_labels,
 )
@@ -70,8 +70,10 @@ def test_noise_is_found_where_the_loss_is_least(target):
 def test_a_single_column_stands_for_two_classes():
     scores, labels = torch.tensor([[2.0], [-1.0], [0.5]]), torch.tensor([1, 0, 0])
     both = torch.cat([-scores, scores], dim=1)
-    assert held_out_loss(scores, labels) == held_out_loss(both, labels)
-    assert held_out_loss(scores, labels) == cross_entropy(both, labels, cautious_scale(both, labels))
+    assert label_losses(scores, labels).mean().item() == label_losses(both, labels).mean().item()
+    assert label_losses(scores, labels).mean().item() == cross_entropy(
+        both, labels, cautious_scale(both, labels)
+    )
 
 
 def test_soft_labels_doubt_one_label_in_two_more_than_there_are():
@@ -86,8 +88,10 @@ def test_soft_labels_keep_the_scale_of_separated_scores_finite():
     labels = torch.tensor([0, 0, 1])
     assert best_scale(scores, labels) > 9000
     assert cautious_scale(scores, labels) == best_scale(scores, soft_labels(labels, 2)) < 2
-    assert held_out_loss(scores, labels) == cross_entropy(scores, labels, cautious_scale(scores, labels))
-    assert held_out_loss(scores, labels) > 0.01
+    assert label_losses(scores, labels).mean().item() == cross_entropy(
+        scores, labels, cautious_scale(scores, labels)
+    )
+    assert label_losses(scores, labels).mean().item() > 0.01
 
 
 def test_labels_of_no_weight_do_not_count_for_the_scale():

@@ -86,7 +86,17 @@ def stepped(processes, num_steps=20, **case):
     return torch.cat([torch.tensor([*trainer.history.bound, *bound]), *memory, *learned])
 
 
-@pytest.mark.parametrize(("name", "size"), [("a learned orbit", 3), *((name, 2) for name in CASES)])
+USUAL = ("a learned orbit", "tilts", "heavy tails")
+OTHERS = [(name, 2) for name in CASES if name not in USUAL]
+
+
+@pytest.mark.parametrize(
+    ("name", "size"),
+    [
+        *((name, 2) for name in USUAL),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in [("a learned orbit", 3), *OTHERS]),
+    ],
+)
 def test_steps_are_those_of_one_process(name, size):
     expected = stepped(ALONE, **CASES[name])
     found = in_processes(size, lambda each: stepped(each, **CASES[name]))

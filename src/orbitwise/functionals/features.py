@@ -160,11 +160,6 @@ class FixedFeatures:
         return self._source
 
     @property
-    def is_attached(self) -> bool:
-        """Whether φ is there, which a model file does not hold."""
-        return self._source is not None
-
-    @property
     def is_differentiable(self) -> bool:
         """Whether slopes reach through φ."""
         return self.kind == "module"

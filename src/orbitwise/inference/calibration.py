@@ -80,11 +80,6 @@ def expected_calibration_error(
     return float(gap.abs().sum() / len(labels))
 
 
-def held_out_loss(scores: Float[Tensor, "n c"], labels: Int[Tensor, " n"]) -> float:
-    """The cross entropy of held-out scores at their cautious scale; one column means two classes."""
-    return float(label_losses(scores, labels).mean())
-
-
 def least_noise(loss_of: Callable[[float], float], start: float, smallest: float = 1e-7) -> float:
     """The noise with the least loss: by factors of 4 until three losses bracket it, then by parabolas.
 

@@ -98,8 +98,8 @@ class SparseModel(nn.Module):
         self.functional = observations.functional
         self.likelihood = likelihood
         self.observations = observations
-        self.bound_name: str = bound
-        self.domain: str = "g" if observations.functional.is_identity else domain
+        self.bound_name: BoundName = bound
+        self.domain: Domain = "g" if observations.functional.is_identity else domain
         self.learns_inducing = learns_inducing and self.domain == "g"
         self.tilt: Tensor | None = None
         if likelihood.needs_tilt:
