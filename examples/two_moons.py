@@ -89,7 +89,8 @@ for name, settings in rows.items():
 # %%
 # The strength by evidence
 # ------------------------
-# Two labels do not determine how flat f should be, because any two labels can be separated. Eight labels do.
+# Two labels do not determine how flat f should be, because any two labels can be separated: what is usual
+# decides then, and the evidence is that of a coin. Eight labels do.
 # The evidence of the labels, given that slopes vanish, chooses ν and C with no label held out.
 
 for count in (2, 8):

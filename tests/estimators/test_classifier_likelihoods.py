@@ -59,7 +59,7 @@ def test_a_recognition_network_gives_tilts():
     "settings", [{"likelihood": "dirichlet", "inference": "variational"}, {"likelihood": "stick_breaking"}]
 )
 def test_tilts_belong_to_stochastic_sticks(settings):
-    with pytest.raises(ValueError, match="use likelihood='stick_breaking' with inference='variational'"):
+    with pytest.raises(ValueError, match="needs likelihood='stick_breaking' and inference='variational'"):
         InvariantGPClassifier(tilts="recognition", **settings).fit(X, NAMES)
 
 

@@ -164,6 +164,7 @@ def test_scales_and_single_precision_just_work(wave, dtype, scale):
 def test_degenerate_data_just_work(x, y, bound):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
+        warnings.filterwarnings("ignore", "One target does not say")
         model = SparseGPRegressor(bound=bound, random_state=0, max_iterations=30).fit(x, y)
     mean, std = model.predict(x, return_std=True)
     assert np.isfinite(mean).all()
