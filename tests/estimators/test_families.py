@@ -103,7 +103,7 @@ def test_signals_and_clouds_of_four_columns_are_no_pictures(shape):
     [
         ((12, 2), r"clouds of 12 points in 2 dimensions.*signals of 2 channels and 12 samples"),
         ((9, 3), r"PointCloudOrbit\(num_points=9, num_dimensions=3"),
-        ((3, 40), r"signals of 3 channels and 40 samples, which SignalOrbit\(signal_shape=\(3, 40\)"),
+        ((3, 40), r"3 channels and 40 samples, which 'signal:shift' and SignalOrbit\(signal_shape=\(3, 40\)"),
         ((1, 40), r"signals of 1 channel and 40"),
         ((12, 1000), r"signals of 12 channels"),
         ((1000, 12), r"once they are \(channels, length\)"),

@@ -607,14 +607,14 @@ def looks_like(dimensions: Sequence[int]) -> str:
     """What inputs of two dimensions that are not plausible pictures may be, and orbits that move them."""
     first, second = dimensions
     cloud = (
-        f"clouds of {first} points in {second} dimensions, which "
-        f"PointCloudOrbit(num_points={first}, num_dimensions={second}, angle=0.5) moves"
+        f"clouds of {first} points in {second} dimensions, which 'cloud:rotation' and "
+        f"PointCloudOrbit(num_points={first}, num_dimensions={second}, angle=0.5) move"
     )
     channels, length = (first, second) if first <= second else (second, first)
     turned = "" if first <= second else " once they are (channels, length)"
     signal = (
         f"signals of {channels} channel{'s' if channels > 1 else ''} and {length} samples, which "
-        f"SignalOrbit(signal_shape=({channels}, {length}), shift=1.0) moves{turned}"
+        f"'signal:shift' and SignalOrbit(signal_shape=({channels}, {length}), shift=1.0) move{turned}"
     )
     return f"{cloud}, or {signal}" if second in (2, 3) else signal
 

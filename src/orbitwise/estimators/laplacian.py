@@ -58,6 +58,12 @@ class LaplacianSVC(MachineClassifier):
         graph, or twice that where strength="auto" finds it better, but at most the median distance.
     basis : {"none", "bias", "linear"}, default="none"
         Functions that are not penalised. A bias tends to follow the larger class if labels are few.
+    offset : {"auto", "none"}, default="auto"
+        A constant that is added to decisions where strength="auto". The labels tell how common a class can be
+        among the points without a label, and a function learned from few labels may be far from that. "auto"
+        is zero or the least constant that brings the share of each class to within one standard deviation of
+        what the labels tell. "none" is zero: take it if labels were not drawn at random, for example if each
+        class was given as many. With a `class_weight` it is zero, too.
     class_weight : None, "balanced" or dict, default=None
         "balanced" gives all classes the same total weight; a dict holds a factor per class.
     unlabeled_label : object, default=None
@@ -93,6 +99,9 @@ class LaplacianSVC(MachineClassifier):
         A bound on the distance of `objective_` from the least risk, one entry per output.
     n_iter_ : ndarray
         The number of iterations, one entry per output.
+    offset_ : ndarray
+        What is added to decisions, one entry per output, with offset="auto" and strength="auto" if there are
+        points without a label.
     left_out_loss_ : float
         With strength="auto": minus the mean log probability of a label given all others, by the choice.
     log_evidence_ : float
@@ -140,6 +149,7 @@ class LaplacianSVC(MachineClassifier):
         loss: str | Loss = "squared_hinge",
         bandwidth: float | str = "auto",
         basis: str = "none",
+        offset: str = "auto",
         class_weight: str | Mapping[Any, float] | None = None,
         unlabeled_label: object = None,
         Cs: Sequence[float] | NDArray[Any] | None = None,
@@ -157,6 +167,7 @@ class LaplacianSVC(MachineClassifier):
         self.loss = loss
         self.bandwidth = bandwidth
         self.basis = basis
+        self.offset = offset
         self.class_weight = class_weight
         self.unlabeled_label = unlabeled_label
         self.Cs = Cs

@@ -66,6 +66,12 @@ class InvariantSVC(MachineClassifier):
     basis : {"none", "bias", "linear"}, default="none"
         Functions that are not penalised. With few and unequal labels "none" does better, because a bias may
         follow the larger class while the penalties keep the rest of f flat.
+    offset : {"auto", "none"}, default="auto"
+        A constant that is added to decisions where strength="auto". The labels tell how common a class can be
+        among the points without a label, and a function learned from few labels may be far from that. "auto"
+        is zero or the least constant that brings the share of each class to within one standard deviation of
+        what the labels tell. "none" is zero: take it if labels were not drawn at random, for example if each
+        class was given as many. With a `class_weight` it is zero, too.
     functions : {"auto", "all", "points"}, default="auto"
         The functions that f is chosen from: all, or those that are combinations of the kernel at labelled and
         unlabelled points. With t points the latter takes t³ operations, however many columns there are.
@@ -113,6 +119,9 @@ class InvariantSVC(MachineClassifier):
         A bound on the distance of `objective_` from the least risk, one entry per output.
     n_iter_ : ndarray
         The number of iterations, one entry per output.
+    offset_ : ndarray
+        What is added to decisions, one entry per output, with offset="auto" and strength="auto" if there are
+        points without a label.
     left_out_loss_ : float
         With strength="auto": minus the mean log probability of a label given all others, by the choice.
     log_evidence_ : float
@@ -159,6 +168,7 @@ class InvariantSVC(MachineClassifier):
         invariance_loss: str | Loss = "squared",
         bandwidth: float | str = "median",
         basis: str = "none",
+        offset: str = "auto",
         functions: Functions = "auto",
         multi_class: str = "ovr",
         class_weight: str | Mapping[Any, float] | None = None,
@@ -179,6 +189,7 @@ class InvariantSVC(MachineClassifier):
         self.invariance_loss = invariance_loss
         self.bandwidth = bandwidth
         self.basis = basis
+        self.offset = offset
         self.functions: Functions = functions
         self.multi_class = multi_class
         self.class_weight = class_weight

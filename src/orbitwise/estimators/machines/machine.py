@@ -50,6 +50,7 @@ from orbitwise.estimators.machines.choosing import (
     rank_by_labels_left_out,
     stratified_folds,
 )
+from orbitwise.estimators.machines.shares import offsets_of_classes
 from orbitwise.estimators.machines.task import (
     Functions,
     InvarianceRows,
@@ -407,6 +408,7 @@ class MachineClassifier(ClassifierMixin, RiskMachine, ABC):
 
     class_weight: str | Mapping[Any, float] | None
     unlabeled_label: object
+    offset: str
 
     _choosers = ("auto", "evidence", "cross_validation")
     _usual_rate: float
@@ -418,12 +420,18 @@ class MachineClassifier(ClassifierMixin, RiskMachine, ABC):
     classes_: NDArray[Any]
     scale_: float
 
-    stored = Stored(fitted={"classes_": REPORTED_ARRAY, "scale_": NUMBER})
+    offset_: NDArray[np.float64]
+
+    stored = Stored(
+        fitted={"classes_": REPORTED_ARRAY, "scale_": NUMBER},
+        sometimes={"offset_": Field((np.ndarray,))},
+    )
 
     def check_parts(self) -> None:
         super().check_parts()
         count, outputs = len(self.classes_), self.machine_.coefficients.shape[1]
         require(outputs == (1 if count == 2 else count), "a machine of other classes")
+        require(self._offset.shape == (outputs,), "an offset of other classes")
 
     @learning("objective_", "scale_")
     def fit(
@@ -442,6 +450,8 @@ class MachineClassifier(ClassifierMixin, RiskMachine, ABC):
         solver has ended.
         """
         self._check_settings()
+        if self.offset not in ("auto", "none"):
+            raise ValueError(f"offset must be 'auto' or 'none', not {self.offset!r}.")
         data = self._labelled(X, y, unlabeled, sample_weight)
         loss, count = self._label_loss(), len(self.classes_)
         is_joint = isinstance(loss, Multinomial)
@@ -452,7 +462,9 @@ class MachineClassifier(ClassifierMixin, RiskMachine, ABC):
         task = self._choose(task, seed)
         self._certify(self._minimise(task, seed))
         with torch.no_grad():
-            predicted = predicted_classes(self.machine_.values(Evaluation(), task.points).mT)
+            scores = self.machine_.values(Evaluation(), task.points)
+        self._set_offset(task, scores, data)
+        predicted = predicted_classes((scores + self._offset).mT)
         advice = CHOOSE
         if self.unlabeled_label is None and any(each == -1 for each in self.classes_):
             advice += "; if -1 marks rows without a label, pass unlabeled_label=-1"
@@ -466,7 +478,7 @@ class MachineClassifier(ClassifierMixin, RiskMachine, ABC):
     def decision_function(self, X: ArrayLike) -> NDArray[np.float64]:
         """f at every row: [n] for two classes, positive for the second; else [n, classes]."""
         check_is_fitted(self)
-        scores = self.machine_.values(Evaluation(), check_inputs(self, X))
+        scores = self.machine_.values(Evaluation(), check_inputs(self, X)) + self._offset
         return (scores[:, 0] if scores.shape[1] == 1 else scores).numpy()
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
@@ -544,6 +556,22 @@ class MachineClassifier(ClassifierMixin, RiskMachine, ABC):
     def _select(self, ranked: Sequence[Choice]) -> Choice:
         return first_with_several_classes(ranked)
 
+    @property
+    def _offset(self) -> Float[torch.Tensor, " c"]:
+        """What is added to the values of the machine."""
+        if "offset_" in vars(self):
+            return torch.from_numpy(self.offset_)
+        return torch.zeros(self.machine_.coefficients.shape[1], dtype=torch.float64)
+
+    def _set_offset(self, task: MachineTask, scores: Float[torch.Tensor, "t c"], data: Labelled) -> None:
+        """Set `offset_` if the strength is chosen and there are points without a label."""
+        vars(self).pop("offset_", None)
+        others = scores[task.has_no_label]
+        is_wanted = self.offset == "auto" and self.strength == "auto" and self.class_weight is None
+        if is_wanted and len(others) > 1:
+            offsets = offsets_of_classes(two_columns(others), data.codes, data.weights)
+            self.offset_ = (offsets if others.shape[1] > 1 else 0.5 * (offsets[1:] - offsets[:1])).numpy()
+
     def _fixed_settings(self, task: MachineTask) -> tuple[float, float] | None:
         strength = self.strength
         has_choice = task.rows is not None and task.is_folded and not isinstance(task.loss, Multinomial)
@@ -580,7 +608,7 @@ class MachineClassifier(ClassifierMixin, RiskMachine, ABC):
         rates = torch.full((1, 1), self.C_, dtype=torch.float64)
         gram = task.gram(self.strength_)[None]
         scores = held_out_scores(gram, task.basis, task.loss, task.targets, task.weights, rates, folds)
-        return cautious_scale(two_columns(scores.values[0, 0].T), task.codes, task.weights)
+        return cautious_scale(two_columns(scores.values[0, 0].T + self._offset), task.codes, task.weights)
 
 
 def class_weights(
