@@ -22,9 +22,7 @@ def defaults(record, table):
         "over splits. RMSE is in standard deviations of the targets, and densities are of targets in that "
         "unit. Errors, RMSE and log density count as lost where they are worse by more than one standard "
         f"error and {TIE}, a log loss where it is worse at all. Seconds are those of the processor. The "
-        "first rows are those of the files, with all of their test set. Labelled sets with two or three "
-        "splits were measured before starts were chosen by targets that are left out, and their seconds are "
-        "those of a busy machine's clock."
+        "first rows are those of the files, with all of their test set."
     )
     return headline, "\n\n".join([*texts, note])
 
